@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a CPU kernel is, and the memory that every kernel sees.
+//
+// A kernel is one or more phases; a phase is a range of independent items that the thread pool cuts up as it likes, with a
+// barrier between phases. The invariant that everything else stands on: an item's result depends on the item alone, never on
+// which thread ran it, on how items were cut, or on how many rows share the pass.
+//
+// "Device" memory is ordinary memory here, but kernels see it only through pointers in their arguments, as on a GPU.
+
+#ifndef KERNEL_H
+#define KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MAX_LANES = 8,
+    MAX_WINDOW = 16, // rows of one window: the pending token and up to 15 drafts
+    KERNEL_PHASES = 3,
+    KERNEL_SCRATCH = 1 << 20, // bytes of 64-byte aligned scratch a thread owns
+};
+
+// One stream's slot. Everything that changes between rounds is in here (or in memory it points to) and is read by kernels;
+// everything that identifies (the pointers) is captured with a graph.
+struct lane {
+    int32_t length; // positions committed to the caches
+    int32_t rows; // rows of the next trunk pass: positions length .. length + rows - 1; 0: the lane sits this pass out
+    int32_t fold; // rows of the last window that recurrent states have yet to fold in
+    int32_t head_length;  // cells that the head's cache holds
+    int32_t drafts;       // drafted tokens of the window (rows - 1 in a decode pass)
+    int32_t accepted;     // of the last window: drafts that equalled the target's draw
+    int32_t streams_base; // position of row 0 of the saved streams
+    int32_t top_k;        // 0: off
+    float temperature;    // 0: greedy
+    float top_p;          // 1: off
+    float min_p;          // 0: off
+    uint32_t reserved;
+    uint64_t seed;
+    int32_t *tokens; // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
+    uint8_t *run;    // recurrent states, at the offsets of the state table
+};
+
+// The lanes of a pass and their page tables. Captured by value: a graph keeps the tables that it was captured with.
+struct lane_set {
+    int32_t count;
+    int32_t page;   // positions a page, a multiple of 4
+    uint8_t *pages; // the arena of pages; page i starts at pages + i * page_bytes
+    int64_t page_bytes;
+    struct lane *lane[MAX_LANES];     // NULL: a null lane, which has no rows
+    const uint32_t *table[MAX_LANES]; // page index by position / page
+};
+
+// The rows of one pass, compact: the rows of lane 0, then of lane 1, ... Written by the first op of a program.
+struct pass {
+    int32_t rows; // live rows
+    int32_t reserved;
+    int32_t lane_first[MAX_LANES];
+    int32_t lane_rows[MAX_LANES];
+    int32_t *lane;     // [rows] index in the lane set
+    int32_t *position; // [rows]
+    int32_t *token;    // [rows]
+};
+
+// items: how many items this launch has, from the arguments (pass->rows and the like). run: does items begin .. end - 1.
+// scratch: KERNEL_SCRATCH bytes that belong to the calling thread, contents undefined.
+struct kernel_phase {
+    int64_t (*items)(const void *args);
+    void (*run)(const void *args, int64_t begin, int64_t end, void *scratch);
+};
+
+struct kernel {
+    const char *name;
+    struct kernel_phase phase[KERNEL_PHASES]; // a phase with run == NULL ends the list
+};
+
+#endif

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One line that says what is wrong and what to do. Functions that can fail take a `struct error *`, return false and fill it.
+
+#ifndef ERROR_H
+#define ERROR_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+struct error {
+    char text[512];
+};
+
+// Fills e and returns false, so that `return error_set(e, ...)` reads well. e may be NULL.
+__attribute__((format(printf, 2, 3))) static inline bool error_set(struct error *e, const char *format, ...)
+{
+    if (e) {
+        va_list list;
+        va_start(list, format);
+        vsnprintf(e->text, sizeof e->text, format, list);
+        va_end(list);
+    }
+    return false;
+}
+
+#endif
