@@ -36,8 +36,10 @@ struct lane {
     float temperature;    // 0: greedy
     float top_p;          // 1: off
     float min_p;          // 0: off
-    uint32_t reserved;
+    int32_t limit;        // ids known: head cells need position + 1 < limit
     uint64_t seed;
+    int32_t tail_first; // first position and number of rows whose logits a ROWS_TAIL pass computes
+    int32_t tail_rows;
     int32_t *tokens; // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
     uint8_t *run;    // recurrent states, at the offsets of the state table
 };

@@ -351,6 +351,7 @@ struct moe_sum_args {
 enum rows_mode {
     ROWS_TRUNK, // positions length .. length + rows - 1 of every lane; token = tokens[position]
     ROWS_FILL, // head cells head_length .. length + rows - 1 whose next token is known (position + 1 < limit); token = tokens[position + 1]
+    ROWS_TAIL, // lane->tail_rows rows of each lane, from position lane->tail_first on (rows of an earlier prompt pass)
     ROWS_ABSORB, // head cells head_length .. length - 1; token = tokens[position + 1]
     ROWS_LAST,   // one row a lane: the last of the absorbed cells
     ROWS_CHAIN,  // one row a lane: cell length - 1 + step; token = tokens[position + 1]
@@ -394,18 +395,21 @@ struct draw_args {
 };
 
 // Accepts the longest prefix of the window's drafts that equals the draws; commits: length, fold, the pending token; the
-// result block gets, a lane: accepted + 1 and the new tokens.
+// result block gets, a lane: accepted + 1 and the new tokens. A direct window (of one row) has updated its states in place.
 struct accept_args {
     const struct pass *pass;
     struct lane_set lanes;
+    int32_t direct;
     const int32_t *drawn;
     int32_t *result; // [lanes][1 + MAX_WINDOW]
 };
 
-// Ends a prompt pass: length += rows, fold = 0.
+// Ends a prompt pass: length += rows, fold = 0. head == 1: ends a head pass instead: head_length = head cells that the pass
+// wrote + head_length.
 struct commit_args {
     const struct pass *pass;
     struct lane_set lanes;
+    int32_t head;
 };
 
 #endif
