@@ -363,7 +363,8 @@ struct rows_args {
     int32_t mode, step, capacity;
 };
 
-// y[r] = x[index of row r]: the saved streams of the lane's cell (ROWS_ABSORB), or the last row of each lane (ROWS_LAST).
+// y[r] = x[index of row r], by lane l and position: with `from`, index = from->lane_first[l] + position - (position of that
+// lane's first row in from); without, row position - lane->streams_base of the saved streams at run + state.
 struct gather_args {
     const struct pass *pass; // rows to write
     const struct pass *from; // pass that x belongs to, or NULL: x is the lane's saved streams at run + state
