@@ -11,21 +11,34 @@
 
 struct exec; // graphs/exec.h: where launches go (run now, or record)
 
+// The passes that programs work in; one block each, owned by the engine.
+enum pass_name { PASS_TRUNK, PASS_HEAD, PASS_LAST, PASS_TAIL, PASS_COUNT };
+
 // Everything a program binds: pointers that identify. Contents change between rounds; pointers are what a graph captures.
 struct bind {
     uint8_t *arena;
-    const uint8_t *weights;        // the pack's resident section
+    const uint8_t *weights; // the pack's resident section
     struct lane_set lanes;
-    const struct row_source *rows; // the n-gram table, or NULL
+    struct pass *pass;             // [PASS_COUNT]
+    const struct row_source *rows; // the n-gram tables, or NULL
+    int32_t *result;               // [MAX_LANES][1 + MAX_WINDOW]: count and new tokens
+    int32_t *failed;               // set by kernels that could not read a row
     int32_t kv_encoding;
+};
+
+// One op of a program, for info and bench: where it came from, what it moves.
+struct model_op {
+    const char *op, *where, *shape; // e.g. "linear", "models/flashnext.lua:41 layer 3", "320x10240 bf16"
+    int64_t bytes, flops;           // of a full pass
 };
 
 // A program: a static list of launches for one shape.
 struct program {
     const char *name;
-    int32_t rows, drafts; // rows capacity a lane, drafts it makes
+    int32_t rows, drafts; // rows capacity of its main pass, drafts it makes
     int32_t launches;
-    int64_t bytes, flops; // weights read and arithmetic of one full pass at one lane
+    int64_t bytes, flops;       // moved and computed by a full pass
+    const struct model_op *ops; // [launches]
     void (*emit)(struct exec *, const struct bind *);
 };
 
@@ -33,34 +46,33 @@ struct model_fact {
     const char *name, *value; // rows of `info`
 };
 
-// One op of a program, for info and bench: where it came from, what it moves.
-struct model_op {
-    const char *op, *where, *shape; // e.g. "linear", "models/flashnext.lua:41", "320x10240 bf16"
-    int64_t bytes, flops;
-};
-
 struct model {
     const char *name, *family, *checkpoint, *command;
-    uint64_t identity; // of shapes and pack entries; a pack of another build is refused
-    int32_t vocabulary, width, layers, max_context, max_lanes, max_window, chunk, tail;
-    bool has_head, has_weights; // has_weights: false in a build from a config without tensors
+    uint64_t identity; // of the pack's entries; a pack of another build is refused
+    int32_t vocabulary, width, layers, max_context;
+    int32_t lanes, window, chunk, tail; // most lanes, rows of a window, prompt rows a pass, rows of a tail pass
+    int32_t page_ratio;                 // positions that one pooled row stands for
+    bool has_head, has_weights;         // has_weights: false in a build from a config without tensors
     int64_t arena_bytes, run_bytes;
-    // bytes a position of the caches, by kv encoding; all layers and the head's
-    int64_t page_bytes_per_position[3];
-    int64_t pass_offset[4]; // arena offsets of the pass blocks: trunk, head, tail, chain
-    int64_t logits_offset, drawn_offset, result_offset;
-    int32_t end_tokens[16], end_count;
+    int64_t logits_offset, drawn_offset; // of kept buffers in the arena
+    int64_t logits_width;
+    int64_t position_bytes[3]; // bytes a position of all caches, by kv encoding
+    int32_t pass_rows[PASS_COUNT];
+    const int32_t *end_tokens;
+    int32_t end_count;
     float temperature, top_p, min_p; // from generation_config.json
     int32_t top_k;
-    const struct program *prompt, *tail_program, *absorb; // absorb NULL without a head
-    const struct program *round[MAX_WINDOW];              // by drafts 0 .. max_window - 1; NULL above
+    const struct program *plain_prompt, *prompt, *tail_program, *plain_round; // prompt: NULL without a head
+    const struct program *round[MAX_WINDOW];                                  // by drafts; NULL where there is none
+    const struct program *const *programs;                                    // all of them
+    int32_t program_count;
     const struct pack_entry *entries;
     int32_t entry_count;
-    int64_t weight_bytes, row_bytes; // resident section, table section
+    int64_t weight_bytes, table_bytes; // resident section, table section
+    const int32_t *tables;             // entry numbers of the n-gram tables
+    int32_t table_count;
     const struct model_fact *facts;
     int32_t fact_count;
-    const struct model_op *ops; // of round[0]
-    int32_t op_count;
 };
 
 extern const struct model model;

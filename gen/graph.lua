@@ -1,0 +1,242 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- Runs a family description once per program and gets static ops with shapes. The programs of a model:
+--   prompt        a chunk of prompt rows through the trunk, and through the head's cache (plain_prompt: without the head)
+--   tail          logits of chosen rows of the last prompt chunk, and a draw for each
+--   round k       the head takes in what was accepted and drafts k tokens, then the trunk verifies a window of k + 1 rows
+--   plain_round   a window of one row, without a head
+-- Invariant: programs share weights, states, caches and kept buffers by name; nothing else passes between them.
+
+local Builder = require "family_ops"
+local fuse = require "fuse"
+local place = require "place"
+
+local graph = {}
+
+-- ---- what programs share ----------------------------------------------------------------------------------------------
+
+local Store = {}
+Store.__index = Store
+
+-- census: gen/checkpoint.lua; sizes of weights come from its records.
+local function new_store(census, c)
+    return setmetatable({ census = census, c = c, records = {}, list = {} }, Store)
+end
+
+function Store:once(key, make)
+    local r = self.records[key]
+    if not r then
+        r = make()
+        self.records[key] = r
+        self.list[#self.list + 1] = r
+    end
+    return r
+end
+
+function Store:matrix(name, n, k, rows)
+    if name == "lm_head" and self.c.tie_word_embeddings then name = "embed_tokens" end
+    local key = "matrix " .. name .. (rows and rows.key or "")
+    return self:once(key, function()
+        return self.census:matrix {
+            name = name, n = n, k = k, rows = rows and rows.cut, row_order = rows and rows.order, shared = rows ~= nil,
+        }
+    end)
+end
+
+function Store:embedding(name, vocabulary, width)
+    if self.c.tie_word_embeddings then
+        local r = self:matrix(name, vocabulary, width)
+        r.panel = true
+        return r
+    end
+    return self:once("rows " .. name, function()
+        return self.census:rows { name = name, rows = vocabulary, dim = width, section = "resident" }
+    end)
+end
+
+function Store:experts(prefix, which, experts, n, k)
+    return self:once("experts " .. prefix .. " " .. which, function()
+        return self.census:experts { prefix = prefix, which = which, experts = experts, n = n, k = k }
+    end)
+end
+
+function Store:vector(name, count, transform)
+    return self:once("vector " .. name, function()
+        return self.census:vector { name = name, count = count, transform = transform }
+    end)
+end
+
+function Store:conv(name, channels, taps)
+    return self:once("vector " .. name, function()
+        return self.census:vector { name = name, count = channels * taps, transform = "none" }
+    end)
+end
+
+-- The n-gram table; the checkpoint's copies of its constants must equal the formula's.
+function Store:rows(spec)
+    return self:once("table " .. spec.name, function()
+        self.census:expect(spec.name .. "layer_multipliers", spec.multiplier)
+        self.census:expect(spec.name .. "ngram_heads_vocab_sizes", spec.size)
+        self.census:expect(spec.name .. "ngram_heads_offsets", spec.offset)
+        local r = self.census:rows { prefix = spec.name .. "ngram_embedding", rows = spec.rows, dim = spec.dim, section = "table" }
+        r.table_index = self.tables or 0
+        self.tables = r.table_index + 1
+        return r
+    end)
+end
+
+-- Recurrent states: offsets in a lane's run, by name.
+local States = {}
+States.__index = States
+
+function States:claim(name, bytes)
+    local s = self[name]
+    if not s then
+        s = self.bytes
+        self[name] = s
+        self.bytes = self.bytes + (bytes + 63) // 64 * 64
+    end
+    return s
+end
+
+-- Caches: layers of a page, by name, in the order of first use.
+local Caches = {}
+Caches.__index = Caches
+
+function Caches:claim(name, options)
+    local cache = self[name]
+    if not cache then
+        cache = { number = #self, heads = options.heads, dim = options.dim, index = options.index or 0 }
+        self[name] = cache
+        self[#self + 1] = cache
+    end
+    return cache
+end
+
+-- ---- programs ------------------------------------------------------------------------------------------------------------
+
+local function head_pass(m, c, head, x, store)
+    local y = head.layer(m, c, x)
+    local logits = m:linear(head.output(m, c, y), "lm_head", c.vocab_size)
+    m:draw(logits, 2, store)
+    return y
+end
+
+local function trunk(m, family, c, keep)
+    m:rows("trunk", "trunk")
+    local r = family.embed(m, c, keep)
+    for l = 0, c.num_hidden_layers - 1 do
+        m.label = "layer " .. l
+        local next_r = family.layer(m, c, l, r)
+        assert(next_r == r, "a layer updates the streams in place")
+    end
+    m.label = nil
+    return r
+end
+
+local function logits(m, family, c, r)
+    return m:linear(family.output(m, c, r), "lm_head", c.vocab_size, { keep = "logits" })
+end
+
+local build = {}
+
+function build.prompt(m, family, c, with_head)
+    local r = trunk(m, family, c, "streams")
+    if with_head then
+        m:save_streams(r, m.state:claim("saved streams", m.max_window * r.width * 4))
+        m:rows("head", "fill")
+        local x = family.head.input(m, c, m:gather(r, "trunk", r.width))
+        family.head.fill(m, c, x)
+        m:commit(true)
+        m.pass = "trunk"
+    end
+    m:commit(false)
+end
+
+function build.tail(m, family, c)
+    m.pass = "trunk"
+    local kept = m:value(c.streams_width, { keep = "streams" })
+    m:rows("tail", "tail")
+    local r = m:gather(kept, "trunk", c.streams_width)
+    m:draw(logits(m, family, c, r), 1, -1, "drawn")
+end
+
+local function absorb(m, family, c)
+    m:rows("head", "absorb")
+    local state = m.state:claim("saved streams", m.max_window * c.streams_width * 4)
+    local x = family.head.input(m, c, m:gather(nil, nil, c.streams_width, state))
+    family.head.fill(m, c, x)
+    m:commit(true)
+    return x
+end
+
+function build.round(m, family, c, drafts, with_head)
+    if with_head then
+        local x = absorb(m, family, c)
+        if drafts > 0 then
+            m:rows("last", "last")
+            local y = head_pass(m, c, family.head, m:gather(x, "head", c.streams_width), 2)
+            for step = 1, drafts - 1 do
+                m:rows("last", "chain", step)
+                y = head_pass(m, c, family.head, family.head.input(m, c, y), 2)
+            end
+        end
+    end
+    local r = trunk(m, family, c)
+    if with_head then m:save_streams(r, m.state:claim("saved streams", m.max_window * r.width * 4)) end
+    m:accept(m:draw(logits(m, family, c, r), 1, -1, "drawn"))
+end
+
+-- options: lanes, window, chunk, skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.
+function graph.build(family, c, census, sizes, options)
+    local head = family.head and (c.mtp_num_hidden_layers or 0) > 0 and (census.synthetic or census:has("mtp.layers.0.mlp.gate")
+        or census:has("mtp.fc_embedding") or census:has("mtp.fc"))
+    c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
+    local model = {
+        family = family, config = c, has_head = head and true or false, programs = {}, store = new_store(census, c),
+        states = setmetatable({ bytes = 0 }, States), caches = setmetatable({}, Caches), options = options, kept = {},
+    }
+    local lanes, window = options.lanes, options.window
+    local max_window = options.max_window
+    local function program(name, class, capacity, direct, drafts, make)
+        local m = Builder.new {
+            store = model.store, state = model.states, caches = model.caches, class = class, capacity = capacity,
+            direct = direct, max_window = max_window, eps = c.rms_norm_eps, sizes = sizes,
+        }
+        make(m)
+        local ops = fuse.run(m.ops, options.skip)
+        for _, op in ipairs(ops) do
+            if op.name == "linear" then m:finish_linear(op) end
+        end
+        model.programs[#model.programs + 1] = { name = name, class = class, capacity = capacity, direct = direct, drafts = drafts, ops = ops }
+    end
+    local chunk = { trunk = options.chunk, head = options.chunk }
+    program("plain_prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, false) end)
+    if head then program("prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, true) end) end
+    program("tail", "prompt", { trunk = options.chunk, tail = options.tail }, true, 0, function(m) build.tail(m, family, c) end)
+    program("plain_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false) end)
+    if head then
+        for drafts = 0, window - 1 do
+            program("round_" .. drafts, "decode", { trunk = lanes * (drafts + 1), head = lanes * max_window, last = lanes },
+                drafts == 0, drafts, function(m) build.round(m, family, c, drafts, true) end)
+        end
+    end
+    if family.ignored then family.ignored(census) end
+    if not head then census:ignore("^mtp%.", "no draft head is run") end
+    if c.tie_word_embeddings then census:ignore("^lm_head%.", "tied to the embedding table") end
+    census:finish()
+    graph.place(model, options.permute)
+    return model
+end
+
+-- The arena: kept buffers, then what the largest program needs.
+function graph.place(model, permute)
+    for _, p in ipairs(model.programs) do place.keep(p, model.kept) end
+    local base = place.fix(model.kept)
+    model.arena = base
+    for _, p in ipairs(model.programs) do
+        model.arena = math.max(model.arena, place.program(p, model.kept, base, permute))
+    end
+end
+
+return graph

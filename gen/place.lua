@@ -1,0 +1,110 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- Gives every buffer its place in one static arena. Buffers with a `keep` name outlive their program and get places of their
+-- own at the start, the same in all programs; the others share the rest by lifetime, first fit in the order of first use.
+-- Invariant: two buffers that are alive at the same launch never overlap. Where a buffer lies never changes a bit.
+
+local place = {}
+
+local ALIGN = 64
+
+local function round(n) return (n + ALIGN - 1) // ALIGN * ALIGN end
+
+local function each_value(op, f)
+    for _, a in ipairs(op.args) do
+        local kind, v = a[2], a[3]
+        if v and (kind == "in" or kind == "out" or kind == "inout" or kind == "scratch") then
+            f(v.buffer)
+        elseif kind == "parts" then
+            for _, part in ipairs(v) do f(part.y.buffer) end
+        end
+    end
+end
+
+-- kept: name -> { offset, bytes }, shared by all programs; grows here. Returns nothing.
+function place.keep(program, kept)
+    for _, op in ipairs(program.ops) do
+        each_value(op, function(b)
+            if b.keep then
+                local k = kept[b.keep]
+                if not k then
+                    k = { name = b.keep, bytes = 0, order = kept.count or 0 }
+                    kept.count = k.order + 1
+                    kept[b.keep] = k
+                    kept[#kept + 1] = k
+                end
+                k.bytes = math.max(k.bytes, b.bytes)
+            end
+        end)
+    end
+end
+
+-- Offsets of the kept buffers; returns where the shared part begins.
+function place.fix(kept)
+    local at = 0
+    for _, k in ipairs(kept) do
+        k.offset = at
+        at = at + round(k.bytes)
+    end
+    return at
+end
+
+-- Offsets of one program's buffers from `base` on; returns the end. permute: a seed that shuffles the order (tests).
+function place.program(program, kept, base, permute)
+    local buffers, by_buffer = {}, {}
+    for i, op in ipairs(program.ops) do
+        each_value(op, function(b)
+            local e = by_buffer[b]
+            if not e then
+                e = { buffer = b, first = i, bytes = round(b.bytes) }
+                by_buffer[b] = e
+                buffers[#buffers + 1] = e
+            end
+            e.last = i
+        end)
+    end
+    if permute then
+        local state = permute
+        for i = #buffers, 2, -1 do
+            state = (state * 6364136223846793005 + 1442695040888963407) & math.maxinteger
+            local j = (state >> 20) % i + 1
+            buffers[i], buffers[j] = buffers[j], buffers[i]
+        end
+    end
+    local placed, finish = {}, base
+    for _, e in ipairs(buffers) do
+        local b = e.buffer
+        if b.keep then
+            b.at = kept[b.keep].offset
+        else
+            local at = base
+            local busy = {}
+            for _, p in ipairs(placed) do
+                if p.first <= e.last and e.first <= p.last then busy[#busy + 1] = p end
+            end
+            table.sort(busy, function(x, y) return x.buffer.at < y.buffer.at end)
+            for _, p in ipairs(busy) do
+                if p.buffer.at < at + e.bytes and at < p.buffer.at + p.bytes then at = p.buffer.at + p.bytes end
+            end
+            b.at = at
+            placed[#placed + 1] = e
+            finish = math.max(finish, at + e.bytes)
+        end
+    end
+    place.check(placed)
+    return finish
+end
+
+-- The invariant, asserted on every build.
+function place.check(placed)
+    for i, a in ipairs(placed) do
+        for j = i + 1, #placed do
+            local b = placed[j]
+            local alive = a.first <= b.last and b.first <= a.last
+            local overlap = a.buffer.at < b.buffer.at + b.bytes and b.buffer.at < a.buffer.at + a.bytes
+            assert(not (alive and overlap), "two live buffers share memory")
+        end
+    end
+end
+
+return place
