@@ -196,8 +196,19 @@ local function scale_rows(module)
     return module.rows
 end
 
-local function piece_of(module, runs, lead, e, half)
+-- What to add to the numbers in qzeros: the first GPTQ format stores zero - 1 (a symmetric 8 as 7), the second the zero.
+local function zero_offset(census, module)
+    if not module.zero then return nil end
+    local format = census.quantization and census.quantization.checkpoint_format
+    if format == "gptq_v2" then return 0 end
+    local word = safetensors.values(census.set, module.zero, 0, 1)[1] & 0xffffffff
+    if word == 0x88888888 and not (census.quantization and census.quantization.sym == false) then return 0 end
+    return 1
+end
+
+local function piece_of(census, module, runs, lead, e, half)
     return {
+        zero_offset = zero_offset(census, module),
         source_rows = module.rows, runs = runs, transposed = module.transposed, channel = module.channel,
         data = place(module.data, module.transposed and module.data.shape[1] or module.rows, lead, e),
         scale = module.scale and place(module.scale, scale_rows(module), lead, e),
@@ -321,7 +332,7 @@ function Census:matrix(ask)
     consume_module(self, module, ask.name, runs, ask.shared)
     local record = {
         kind = "matrix", name = ask.name, encoding = module.encoding, bits = module.bits, group = module.group, n = ask.n, k = ask.k,
-        section = "resident", sources = { { piece_of(module, runs) } },
+        section = "resident", sources = { { piece_of(self, module, runs) } },
     }
     return keep(self, encodings.settle(record, module, runs))
 end
@@ -351,7 +362,7 @@ local function stacked_experts(census, ask, base, runs)
     end
     consume_module(census, module, ask.prefix .. "." .. ask.which, runs)
     local sources = {}
-    for e = 0, ask.experts - 1 do sources[e + 1] = { piece_of(module, runs, ask.experts, e, ask.which == "gate" and 0 or 1) } end
+    for e = 0, ask.experts - 1 do sources[e + 1] = { piece_of(census, module, runs, ask.experts, e, ask.which == "gate" and 0 or 1) } end
     return module, sources
 end
 
@@ -371,7 +382,7 @@ local function single_experts(census, ask, which)
                 show(first.data.name), first.encoding)
         end
         consume_module(census, module, base)
-        sources[e + 1] = { piece_of(module, nil) }
+        sources[e + 1] = { piece_of(census, module, nil) }
     end
     return first, sources
 end
@@ -437,7 +448,7 @@ function Census:rows(ask)
             fail("tensor %s: is stored as %s, but %s as %s", show(module.data.name), module.encoding, show(first.data.name), first.encoding)
         end
         consume_module(self, module, base, nil, ask.shared)
-        modules[i], pieces[i], total = module, piece_of(module, nil), total + module.rows
+        modules[i], pieces[i], total = module, piece_of(self, module, nil), total + module.rows
     end
     if total ~= ask.rows then
         fail("tensor %s: expected %d rows of %d in %d tensors, found %d rows", show(modules[1].data.name), ask.rows, ask.dim, #modules,

@@ -22,7 +22,7 @@ local show, shape_text <const> = safetensors.show, safetensors.shape_text
 local FLOATS <const> = { BF16 = "bf16", F16 = "f16", F32 = "f32" }
 local FLOATS_BACK <const> = { bf16 = true, f16 = true, f32 = true }
 local AFFINE_BITS <const> = { [2] = true, [3] = true, [4] = true, [5] = true, [6] = true, [8] = true }
-local AFFINE_GROUPS <const> = { [16] = true, [32] = true, [64] = true, [128] = true }
+local AFFINE_GROUPS <const> = { [32] = true, [64] = true, [128] = true }
 
 local function ceil_div(a, b) return (a + b - 1) // b end
 
@@ -141,7 +141,7 @@ local function recognise_mlx(module, find, columns, k, lead)
         return
     end
     if not AFFINE_GROUPS[group] then
-        fail("tensor %s: groups of %d are not supported (16, 32, 64 or 128)", show(module.scale.name), group)
+        fail("tensor %s: groups of %d are not supported (32, 64 or 128)", show(module.scale.name), group)
     end
     if not module.bias then missing(module, "biases") end
     need(module, module.bias, "biases", module.rows, groups, lead)
@@ -182,9 +182,16 @@ local function recognise_int4(module, find, k, lead)
         module.group = k // groups
         need_dtype(module.zero, "zero points", "I32")
         need(module, module.zero, "zero points", groups, module.rows // 8, nil)
+        if module.rows % 8 ~= 0 then fail("tensor %s: %d outputs are not a multiple of 8", show(data.name), module.rows) end
+        need_dtype(module.order or module.zero, "the order of columns", "I32")
+        if module.order and module.order.elements ~= k then
+            fail("tensor %s: expected %d columns, found %s", show(module.order.name), k, describe(module.order))
+        end
     end
     need_dtype(module.scale, "scales", "F16", "BF16", "F32")
-    if module.group % 32 ~= 0 then fail("tensor %s: groups of %d are not supported", show(module.scale.name), module.group) end
+    if not AFFINE_GROUPS[module.group] then
+        fail("tensor %s: groups of %d are not supported (32, 64 or 128)", show(module.scale.name), module.group)
+    end
 end
 
 -- What is stored for one module: data (its main tensor) seen as [lead,] rows x k. find(suffix, ...) gives the module's other
@@ -301,7 +308,6 @@ function encodings.check_module(module, k, quantization, mlx)
         if group and group > 0 and group ~= module.group then
             contradiction(module, "quantization_config", string.format("groups of %d", group))
         end
-        if quantization.sym == false then contradiction(module, "quantization_config", "sym false, only symmetric int4 is read") end
     elseif class == "nvfp4" and quantization.quant_algo == "FP8" then
         contradiction(module, "quantization_config", "quant_algo FP8")
     end
@@ -328,20 +334,45 @@ end
 -- row, or block scales whose rows are permuted inside a tile). record.stored says what the sources hold.
 function encodings.settle(record, module, runs)
     record.stored = { encoding = module.encoding, bits = module.bits, group = module.group }
-    if module.channel or (module.encoding == "fp8_block" and runs and not whole_tiles(runs)) then
+    if module.encoding == "int4" and (runs or record.kind == "rows") then
+        fail("tensor %s: int4 weights are read whole and as matrices only", show(module.data.name))
+    end
+    if module.channel or (module.encoding == "fp8_block" and (record.kind == "rows" or runs and not whole_tiles(runs))) then
         record.encoding, record.bits, record.group = "f32", 32, 0
     end
     record.global = encodings.has_global(record.encoding)
     return record
 end
 
--- Bytes of one row of codes, as checkpoints store it (row-major, packed along k).
-function encodings.code_bytes(encoding, bits, k)
+-- Counts changes of the layouts; a pack of another version is of another build.
+encodings.LAYOUT_VERSION = 1
+
+local PANEL <const>, PANEL_BLOCK <const> = 16, 32
+
+local function round_up(value, unit) return ceil_div(value, unit) * unit end
+
+-- Bytes of codes and of scales of one matrix in the panel layout (panel_data_bytes, panel_scale_bytes).
+function encodings.panel_bytes(encoding, bits, group, n, k)
+    local panels, columns = ceil_div(n, PANEL), round_up(k, PANEL_BLOCK)
+    local cells = panels * PANEL * columns
+    if encoding == "f32" then return cells * 4, 0 end
+    if encoding == "bf16" or encoding == "f16" then return cells * 2, 0 end
+    if encoding == "affine" or encoding == "int4" then return cells // 8 * bits, panels * ceil_div(k, group) * 64 end
+    if encoding == "nvfp4" then return cells // 2, round_up(panels * columns, 64) end
+    if encoding == "mxfp8" then return cells, round_up(panels * columns // 2, 64) end
+    if encoding == "fp8_block" then return cells, round_up(panels * ceil_div(columns, 128) * 4, 64) end
+    return cells, 0
+end
+
+-- Bytes of one row in the row layout (row_bytes).
+function encodings.row_bytes(encoding, bits, group, k)
     if encoding == "f32" then return 4 * k end
     if encoding == "bf16" or encoding == "f16" then return 2 * k end
-    if encoding == "affine" then return k * bits // 8 end
-    if encoding == "nvfp4" or encoding == "int4" then return k // 2 end
-    return k
+    if encoding == "affine" then return k * bits // 8 + 4 * (k // group) end
+    if encoding == "nvfp4" then return k // 2 + k // 16 end
+    if encoding == "mxfp8" then return k + k // 32 end
+    if encoding == "fp8" then return k end
+    return fail("a table cannot be stored as %s", encoding)
 end
 
 return encodings
