@@ -31,7 +31,7 @@ struct lane {
     int32_t head_length;  // cells that the head's cache holds
     int32_t drafts;       // drafted tokens of the window (rows - 1 in a decode pass)
     int32_t accepted;     // of the last window: drafts that equalled the target's draw
-    int32_t streams_base; // position of row 0 of the saved streams
+    int32_t streams_base; // oldest position that the ring of saved streams holds
     int32_t top_k;        // 0: off
     float temperature;    // 0: greedy
     float top_p;          // 1: off

@@ -249,12 +249,13 @@ struct gdn_args {
 };
 
 // Mamba-2 recurrence (4.5). c holds, a row: x [heads*dim] | B [groups*state_dim] | C [groups*state_dim].
-// dt = softplus(dt_raw + dt_bias) (clamped below by dt_min in prompt passes when clamp), S <- exp(-exp(a_log) dt) S + dt x B^T,
+// dt = max(softplus(dt_raw + dt_bias), dt_min) (dt_min 0: no clamp), S <- exp(-exp(a_log) dt) S + dt x B^T,
 // y = S C + D x. State: [heads][dim][state_dim] fp32, then MAX_WINDOW saved rows of (x, B, dt).
 struct mamba_args {
     const struct pass *pass;
     struct lane_set lanes;
     int32_t heads, dim, groups, state_dim, ldc, ldt, ldy, direct;
+    float dt_min;
     int64_t state;
     const float *c, *dt, *a_log, *dt_bias, *d;
     float *y;
@@ -363,8 +364,10 @@ struct rows_args {
     int32_t mode, step, capacity;
 };
 
-// y[r] = x[index of row r], by lane l and position: with `from`, index = from->lane_first[l] + position - (position of that
-// lane's first row in from); without, row position - lane->streams_base of the saved streams at run + state.
+// y[r] = the streams of row r's lane l and position. With `from`: row from->lane_first[l] + position - (position of that
+// lane's first row in from) of x. Else, and for a position that `from` does not have: the saved streams at run + state (a ring
+// by position mod MAX_WINDOW, valid from lane->streams_base on); zeros when state < 0 or the position is older. So a head
+// pass that may begin before the trunk's rows (ROWS_FILL) gathers before save_streams.
 struct gather_args {
     const struct pass *pass; // rows to write
     const struct pass *from; // pass that x belongs to, or NULL: x is the lane's saved streams at run + state
@@ -375,7 +378,8 @@ struct gather_args {
     float *y;
 };
 
-// Saves the last min(rows, MAX_WINDOW) rows of each lane to run + state, and sets lane->streams_base.
+// Saves the last min(rows, MAX_WINDOW) rows of each lane to the ring at run + state ([MAX_WINDOW][width] fp32), and moves
+// lane->streams_base, the oldest position that the ring still holds.
 struct save_streams_args {
     const struct pass *pass;
     struct lane_set lanes;
@@ -385,8 +389,8 @@ struct save_streams_args {
 };
 
 // Draws a token a row (keyed Gumbel of (seed, position, id); greedy at temperature 0; ties to the lower id).
-// The position of the draw is the row's position + 1 (+ 1 more in the head). With store >= 0 the token goes to
-// lane->tokens[position + store] as well.
+// The position of the draw is the row's position + ahead: 1 in the trunk, 2 in the head. With store >= 0 the token goes to
+// lane->tokens[position + store] as well (the head: 2).
 struct draw_args {
     const struct pass *pass;
     struct lane_set lanes;

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The keyed draw: which token a row of logits gives under (seed, position) and the sampling settings.
+//
+// Invariant: the token is a pure function of the logits, the settings, the seed and the position. Every sum that decides is an
+// integer sum and every function is evaluated in scalar double here, so no order, library or instruction set can change a draw.
+// That is what lets a draft be right exactly when it equals the target's own draw.
+
+#ifndef SAMPLER_H
+#define SAMPLER_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum {
+    SAMPLER_HEAP = 1024, // top_k up to here takes one pass over the vocabulary
+    SAMPLER_SCRATCH = 2048 * 8 + SAMPLER_HEAP * 8,
+};
+
+struct sampler {
+    float temperature; // <= 0: greedy
+    float top_p;       // >= 1: off
+    float min_p;       // <= 0: off
+    int32_t top_k;     // <= 0: off
+    uint64_t seed;
+};
+
+// Candidates: every token whose key is above `key`, and the `equal` lowest ids among those whose key equals it.
+struct sampler_cut {
+    uint32_t key;
+    int32_t equal;
+};
+
+// The ids that a pass looks at, ascending: id[0 .. n - 1], or 0 .. n - 1 when id is NULL.
+struct sampler_ids {
+    const int32_t *id;
+    int32_t n;
+};
+
+static inline int32_t sampler_id(struct sampler_ids ids, int32_t i)
+{
+    return ids.id ? ids.id[i] : i;
+}
+
+// Order of floats as order of integers: -0 equals 0, NaN is below everything.
+static inline uint32_t sampler_key(float value)
+{
+    if (value != value)
+        return 0;
+    value += 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+static inline uint64_t sampler_mix(uint64_t z)
+{
+    z += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+// exp(x) for x <= 0; 0 below -700.
+static inline double sampler_exp(double x)
+{
+    if (!(x >= -700.0))
+        return 0.0;
+    double k = floor(x * 1.4426950408889634 + 0.5);
+    double r = (x - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
+    double y = 1.0;
+    for (int i = 13; i >= 1; i--)
+        y = 1.0 + y * r / i;
+    return ldexp(y, (int)k);
+}
+
+// log(x) for normal x > 0, with a small relative error next to 1 as well.
+static inline double sampler_log(double x)
+{
+    int e;
+    double m = frexp(x, &e);
+    if (m < 0.70710678118654752) {
+        m *= 2;
+        e--;
+    }
+    double s = (m - 1.0) / (m + 1.0), q = s * s, y = 0.0;
+    for (int i = 21; i >= 1; i -= 2)
+        y = y * q + 1.0 / i;
+    return e * 0.69314718055994531 + 2.0 * s * y;
+}
+
+// Key of the k-th highest of n logits and how many tokens of that key belong to the k highest; 1 <= k <= SAMPLER_HEAP.
+// heap: [k] keys, the smallest first.
+static inline struct sampler_cut sampler_cut_heap(const float *logits, int32_t n, int32_t k, uint32_t *heap)
+{
+    int32_t size = 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t key = sampler_key(logits[i]);
+        int32_t at;
+        if (size < k) {
+            for (at = size++; at > 0 && heap[(at - 1) / 2] > key; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+            heap[at] = key;
+        } else if (key > heap[0]) {
+            for (at = 0; 2 * at + 1 < k;) {
+                int32_t child = 2 * at + 1;
+                if (child + 1 < k && heap[child + 1] < heap[child])
+                    child++;
+                if (heap[child] >= key)
+                    break;
+                heap[at] = heap[child];
+                at = child;
+            }
+            heap[at] = key;
+        }
+    }
+    struct sampler_cut cut = {heap[0], 0};
+    for (int32_t i = 0; i < k; i++)
+        cut.equal += heap[i] == cut.key;
+    return cut;
+}
+
+// Bits of a key that level 0, 1, 2 of a radix descent looks at, and the prefix above them.
+static inline uint32_t sampler_digit(uint32_t key, int level)
+{
+    return level == 0 ? key >> 21 : level == 1 ? (key >> 10) & 2047 : key & 1023;
+}
+
+static inline uint32_t sampler_prefix(uint32_t key, int level)
+{
+    return level == 0 ? 0 : level == 1 ? key >> 21 : key >> 10;
+}
+
+// The weight of a token in integers: 2^44 for the highest logit, so that any vocabulary sums exactly.
+static inline uint64_t sampler_weight(float logit, float top, double temperature)
+{
+    return (uint64_t)(sampler_exp(((double)logit - (double)top) / temperature) * 0x1p44);
+}
+
+static inline int sampler_within(uint32_t key, const struct sampler_cut *cut, int32_t *equal)
+{
+    return key > cut->key || (key == cut->key && (*equal)-- > 0);
+}
+
+// Narrows `cut` to the tokens before which the running total, in the order (logit descending, id ascending), is below
+// `limit`. temperature 0: every token weighs 1. limit >= 1 and at most the total of the candidates. mass: [2048].
+static inline struct sampler_cut sampler_cut_mass(const float *logits, struct sampler_ids ids, struct sampler_cut cut,
+                                                  float top, double temperature, uint64_t limit, uint64_t *mass)
+{
+    uint32_t found = 0;
+    uint64_t before = 0, weight = 1;
+    for (int level = 0; level < 3; level++) {
+        memset(mass, 0, 2048 * sizeof *mass);
+        int32_t equal = cut.equal;
+        for (int32_t i = 0; i < ids.n; i++) {
+            float logit = logits[sampler_id(ids, i)];
+            uint32_t key = sampler_key(logit);
+            if (!sampler_within(key, &cut, &equal) || sampler_prefix(key, level) != found)
+                continue;
+            weight = temperature > 0 ? sampler_weight(logit, top, temperature) : 1;
+            mass[sampler_digit(key, level)] += weight;
+        }
+        uint32_t digit = level == 2 ? 1023 : 2047;
+        for (; digit > 0 && before + mass[digit] < limit; digit--)
+            before += mass[digit];
+        found = level == 2 ? found << 10 | digit : level == 1 ? found << 11 | digit : digit;
+    }
+    uint32_t bits = found & 0x80000000u ? found & 0x7fffffffu : ~found;
+    float logit;
+    memcpy(&logit, &bits, sizeof logit);
+    weight = temperature > 0 ? sampler_weight(logit, top, temperature) : 1;
+    uint64_t count = weight ? (limit - before + weight - 1) / weight : 1;
+    return (struct sampler_cut){found, count > INT32_MAX ? INT32_MAX : (int32_t)count};
+}
+
+// The k highest, any k.
+static inline struct sampler_cut sampler_cut_count(const float *logits, int32_t n, int32_t k, void *scratch)
+{
+    if (k <= SAMPLER_HEAP)
+        return sampler_cut_heap(logits, n, k, scratch);
+    struct sampler_cut all = {0, INT32_MAX};
+    return sampler_cut_mass(logits, (struct sampler_ids){NULL, n}, all, 0, 0, (uint64_t)k, scratch);
+}
+
+// The highest logit, ties to the lowest id; 0 when no logit is above -infinity.
+static inline int32_t sampler_greedy(const float *logits, int32_t n)
+{
+    float lane[16];
+    for (int j = 0; j < 16; j++)
+        lane[j] = -INFINITY;
+    int32_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++)
+            lane[j] = logits[i + j] > lane[j] ? logits[i + j] : lane[j];
+    for (; i < n; i++)
+        lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
+    float best = -INFINITY;
+    for (int j = 0; j < 16; j++)
+        best = lane[j] > best ? lane[j] : best;
+    for (i = 0; i < n; i++)
+        if (logits[i] == best)
+            return i;
+    return 0;
+}
+
+// argmax of logit / temperature + Gumbel(seed, position, id) over the candidates, ties to the lower id. A candidate is
+// passed over without its logarithms when even an upper bound of its noise could not win: -log(-log u) <= -log(1 - u).
+static inline int32_t sampler_gumbel(const float *logits, struct sampler_ids ids, struct sampler_cut cut, int32_t top,
+                                     const struct sampler *s, int64_t position)
+{
+    uint64_t base = sampler_mix(sampler_mix(s->seed) ^ (uint64_t)position * 0xD1342543DE82EF95u);
+    double best = -INFINITY, peak = (double)logits[top];
+    int32_t token = top;
+    for (int32_t i = 0, equal = cut.equal; i < ids.n; i++) {
+        int32_t id = sampler_id(ids, i);
+        if (!sampler_within(sampler_key(logits[id]), &cut, &equal))
+            continue;
+        double x = ((double)logits[id] - peak) / (double)s->temperature;
+        if (s->min_p > 0 && id != top && sampler_exp(x) < (double)s->min_p)
+            continue;
+        uint64_t k = sampler_mix(base + 0x9E3779B97F4A7C15u * ((uint64_t)id + 1)) >> 12;
+        uint64_t rest = ~k & 0xfffffffffffffu;
+        int bits = rest ? 64 - __builtin_clzll(rest) : 0;
+        if (!(x + (53 - bits) * 0.69314719 + 1e-9 >= best))
+            continue;
+        double u = ((double)k + 0.5) * 0x1p-52;
+        double score = x - sampler_log(-sampler_log(u));
+        if (score > best) {
+            best = score;
+            token = id;
+        }
+    }
+    return token;
+}
+
+// The token that `n` logits give at `position`. Kept: the top_k highest (ties to the lower id), of those the ones before
+// which less than top_p of the probability lies, of those the ones at least min_p times as probable as the best.
+// scratch: SAMPLER_SCRATCH bytes, 8-byte aligned.
+static inline int32_t sampler_draw(const float *logits, int32_t n, const struct sampler *s, int64_t position,
+                                   void *scratch)
+{
+    int32_t top = sampler_greedy(logits, n);
+    if (!(s->temperature > 0) || !isfinite(logits[top]))
+        return top;
+    struct sampler_cut cut = {0, INT32_MAX};
+    struct sampler_ids ids = {NULL, n};
+    if (s->top_k > 0 && s->top_k < n) {
+        cut = sampler_cut_count(logits, n, s->top_k, scratch);
+        if (s->top_k <= SAMPLER_HEAP) {
+            int32_t *list = (int32_t *)((char *)scratch + 2048 * 8), count = 0, equal = cut.equal;
+            for (int32_t i = 0; i < n; i++)
+                if (sampler_within(sampler_key(logits[i]), &cut, &equal))
+                    list[count++] = i;
+            ids = (struct sampler_ids){list, count};
+        }
+    }
+    if (s->top_p < 1) {
+        uint64_t total = 0;
+        for (int32_t i = 0, equal = cut.equal; i < ids.n; i++) {
+            float logit = logits[sampler_id(ids, i)];
+            if (sampler_within(sampler_key(logit), &cut, &equal))
+                total += logit > -INFINITY ? sampler_weight(logit, logits[top], (double)s->temperature) : 0;
+        }
+        double share = s->top_p > 0 ? (double)s->top_p * (double)total : 0.0;
+        uint64_t limit = share >= 1.0 ? (uint64_t)share : 1;
+        cut = sampler_cut_mass(logits, ids, cut, logits[top], (double)s->temperature, limit < total ? limit : total,
+                               scratch);
+    }
+    return sampler_gumbel(logits, ids, cut, top, s, position);
+}
+
+#endif
