@@ -119,9 +119,9 @@ VEC_INLINE vi vi_or(vi a, vi b)
 {
     return _mm512_or_si512(a, b);
 }
-#define vi_sll(a, n) _mm512_slli_epi32(a, n)
-#define vi_srl(a, n) _mm512_srli_epi32(a, n)
-#define vi_sra(a, n) _mm512_srai_epi32(a, n)
+#define vi_sll(a, n) _mm512_slli_epi32(a, (unsigned)(n))
+#define vi_srl(a, n) _mm512_srli_epi32(a, (unsigned)(n))
+#define vi_sra(a, n) _mm512_srai_epi32(a, (unsigned)(n))
 VEC_INLINE vf vf_bits(vi a)
 {
     return _mm512_castsi512_ps(a);
