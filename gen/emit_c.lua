@@ -97,6 +97,11 @@ end
 
 local function facts(op, program)
     local rows = program.capacity[op.pass]
+    if op.facts.row then op.facts.row_bytes = op.facts.row.entry.row_bytes ~= nil and op.facts.row.entry.row_bytes or 0 end
+    if op.facts.weights then
+        op.facts.weight_bytes = 0
+        for _, w in ipairs(op.facts.weights) do op.facts.weight_bytes = op.facts.weight_bytes + w.bytes end
+    end
     local table_entry = ops[op.name]
     return math.floor(table_entry.bytes(op.facts, rows)), math.floor(table_entry.flops(op.facts, rows))
 end

@@ -99,9 +99,9 @@ function Builder:finish_linear(op)
         { "k", "int", f.k }, { "ldx", "int", f.x.ld }, { "x", "in", f.x }, { "scratch", "scratch", scratch },
         { "parts", "int", #f.parts }, { "part", "parts", f.parts },
     }
-    f.weight_bytes, f.weight_count = 0, 0
-    for _, part in ipairs(f.parts) do
-        f.weight_bytes = f.weight_bytes + part.weight.bytes
+    f.weight_count, f.weights = 0, {}
+    for i, part in ipairs(f.parts) do
+        f.weights[i] = part.weight
         f.weight_count = f.weight_count + part.weight.n * part.weight.k
     end
 end
@@ -113,7 +113,7 @@ function Builder:embed(name, vocabulary, width, copies, keep)
     self:op("embed", {
         { "pass", "pass", self.pass }, { "table", "weight", w }, { "panel", "int", w.panel and 1 or 0 },
         { "copies", "int", copies }, { "ldy", "int", y.ld }, { "y", "out", y },
-    }, { row_bytes = w.bytes / vocabulary, shape = width .. "x" .. copies })
+    }, { row = w, shape = width .. "x" .. copies })
     return y
 end
 
@@ -135,7 +135,7 @@ function Builder:experts(x, route, prefix, inner, width, options)
         { "gate", "weight", gate }, { "up", "weight", up }, { "h", "out", h }, { "groups", "out", groups },
         { "scratch", "scratch", scratch },
     }, {
-        experts = route.experts, slots = route.slots, weight_bytes = up.bytes + (gate and gate.bytes or 0),
+        experts = route.experts, slots = route.slots, weights = { up, gate },
         weight_count = route.experts * inner * x.width * (gated and 2 or 1),
         shape = string.format("%dx%dx%d %s", route.experts, inner * (gated and 2 or 1), x.width, up.encoding),
     })
@@ -147,7 +147,7 @@ function Builder:experts(x, route, prefix, inner, width, options)
         { "ids", "in", route.ids }, { "down", "weight", down }, { "y", "out", y }, { "groups", "in", groups },
         { "scratch", "scratch", scratch2 },
     }, {
-        experts = route.experts, slots = route.slots, weight_bytes = down.bytes,
+        experts = route.experts, slots = route.slots, weights = { down },
         weight_count = route.experts * inner * width,
         shape = string.format("%dx%dx%d %s", route.experts, width, inner, down.encoding),
     })

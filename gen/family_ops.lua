@@ -57,7 +57,7 @@ function Builder:ngram(spec)
         { "bits", "int", t.bits or 0 }, { "group", "int", t.group or 0 },
         { "multiplier", "int64s", spec.multiplier }, { "size", "int64s", spec.size }, { "offset", "int64s", spec.offset },
         { "table", "rows", t }, { "global", "global", t }, { "failed", "failed" }, { "y", "out", y },
-    }, { heads = spec.heads, row_bytes = t.row_bytes, shape = spec.heads .. "x" .. spec.dim })
+    }, { heads = spec.heads, row = t, shape = spec.heads .. "x" .. spec.dim })
     return y
 end
 

@@ -8,6 +8,7 @@
 -- Invariant: programs share weights, states, caches and kept buffers by name; nothing else passes between them.
 
 local Builder = require "family_ops"
+local fail = require "fail"
 local fuse = require "fuse"
 local place = require "place"
 
@@ -72,12 +73,20 @@ function Store:conv(name, channels, taps)
     end)
 end
 
+-- A list of integers that the checkpoint stores too.
+function Store:expect(name, list)
+    local found = not self.census.synthetic and self.census.names[name] and self.census:constants { name = name, count = #list }
+    for i, v in ipairs(found or {}) do
+        if v ~= list[i] then fail("tensor %s[%d]: the config gives %d, the checkpoint has %d", name, i - 1, list[i], v) end
+    end
+end
+
 -- The n-gram table; the checkpoint's copies of its constants must equal the formula's.
 function Store:rows(spec)
     return self:once("table " .. spec.name, function()
-        self.census:expect(spec.name .. "layer_multipliers", spec.multiplier)
-        self.census:expect(spec.name .. "ngram_heads_vocab_sizes", spec.size)
-        self.census:expect(spec.name .. "ngram_heads_offsets", spec.offset)
+        self:expect(spec.name .. "layer_multipliers", spec.multiplier)
+        self:expect(spec.name .. "ngram_heads_vocab_sizes", spec.size)
+        self:expect(spec.name .. "ngram_heads_offsets", spec.offset)
         local r = self.census:rows { prefix = spec.name .. "ngram_embedding", rows = spec.rows, dim = spec.dim, section = "table" }
         r.table_index = self.tables or 0
         self.tables = r.table_index + 1
@@ -143,12 +152,12 @@ local build = {}
 function build.prompt(m, family, c, with_head)
     local r = trunk(m, family, c, "streams")
     if with_head then
-        m:save_streams(r, m.state:claim("saved streams", m.max_window * r.width * 4))
+        local state = m.state:claim("saved streams", m.max_window * r.width * 4)
         m:rows("head", "fill")
-        local x = family.head.input(m, c, m:gather(r, "trunk", r.width))
-        family.head.fill(m, c, x)
+        family.head.fill(m, c, family.head.input(m, c, m:gather(r, "trunk", r.width, state)))
         m:commit(true)
         m.pass = "trunk"
+        m:save_streams(r, state) -- after the head: it may still need the row before this chunk
     end
     m:commit(false)
 end
@@ -157,7 +166,7 @@ function build.tail(m, family, c)
     m.pass = "trunk"
     local kept = m:value(c.streams_width, { keep = "streams" })
     m:rows("tail", "tail")
-    local r = m:gather(kept, "trunk", c.streams_width)
+    local r = m:gather(kept, "trunk", c.streams_width, -1)
     m:draw(logits(m, family, c, r), 1, -1, "drawn")
 end
 
@@ -175,7 +184,7 @@ function build.round(m, family, c, drafts, with_head)
         local x = absorb(m, family, c)
         if drafts > 0 then
             m:rows("last", "last")
-            local y = head_pass(m, c, family.head, m:gather(x, "head", c.streams_width), 2)
+            local y = head_pass(m, c, family.head, m:gather(x, "head", c.streams_width, -1), 2)
             for step = 1, drafts - 1 do
                 m:rows("last", "chain", step)
                 y = head_pass(m, c, family.head, family.head.input(m, c, y), 2)
@@ -189,8 +198,7 @@ end
 
 -- options: lanes, window, chunk, skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.
 function graph.build(family, c, census, sizes, options)
-    local head = family.head and (c.mtp_num_hidden_layers or 0) > 0 and (census.synthetic or census:has("mtp.layers.0.mlp.gate")
-        or census:has("mtp.fc_embedding") or census:has("mtp.fc"))
+    local head = family.head and (c.mtp_num_hidden_layers or 0) > 0 and (census.synthetic or census:has("mtp.fc_embedding") or census:has("mtp.fc"))
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
     local model = {
         family = family, config = c, has_head = head and true or false, programs = {}, store = new_store(census, c),

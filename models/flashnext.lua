@@ -11,7 +11,7 @@ local family = { name = "flashnext", streams_name = "hc_count" }
 family.model_types = { "qwen4_exp", "qwen4_exp_text", "qwen3_8_flash_next", "qwen3_8_flash_next_text" }
 
 family.config = {
-    shared.common, shared.attention, shared.delta_net, shared.mixture,
+    shared.keys.common, shared.keys.attention, shared.keys.delta_net, shared.keys.mixture,
     required = {
         "hc_count", "hc_lowrank", "indexer_n_heads", "indexer_head_dim", "indexer_budget", "indexer_compress_ratio",
     },

@@ -2,9 +2,9 @@
 --
 -- What the families share: config keys, the Gated DeltaNet mixer, the mixture of experts.
 
-local shared = {}
+local shared = { keys = {} }
 
-shared.common = {
+shared.keys.common = {
     required = { "vocab_size", "hidden_size", "num_hidden_layers" },
     optional = {
         rms_norm_eps = 1e-6, max_position_embeddings = 32768, tie_word_embeddings = false, hidden_act = "silu",
@@ -12,12 +12,12 @@ shared.common = {
     },
 }
 
-shared.attention = {
+shared.keys.attention = {
     required = { "num_attention_heads", "num_key_value_heads", "head_dim" },
     optional = { rope_parameters = {}, rope_theta = false, partial_rotary_factor = false, rope_scaling = false },
 }
 
-shared.delta_net = {
+shared.keys.delta_net = {
     required = {
         "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim",
         "linear_conv_kernel_dim",
@@ -25,7 +25,7 @@ shared.delta_net = {
     optional = { layer_types = false, full_attention_interval = 4, mamba_ssm_dtype = "float32" },
 }
 
-shared.mixture = {
+shared.keys.mixture = {
     required = { "num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size" },
     optional = { norm_topk_prob = true },
 }

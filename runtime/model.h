@@ -77,8 +77,7 @@ struct model {
 
 extern const struct model model;
 
-// The pack inside the binary, or NULL and 0.
-extern const uint8_t *const embedded_pack;
-extern const uint64_t embedded_pack_bytes;
+// The pack inside the binary, or NULL.
+extern const uint8_t *const embedded_pack, *const embedded_pack_end;
 
 #endif

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The only build entry.
+#   make run                      builds the embedded model and answers a prompt
+#   make MODEL=flashnext CHECKPOINT=dir [NAME=x] [TOKENIZER=file] [RECIPE=encodings]
+#   make test                     every test that needs no GPU
+#   make help                     all targets and variables
+
+MODEL      ?= flashnext
+CHECKPOINT ?=
+NAME       ?= $(MODEL)
+TARGET     ?= cpu
+TOKENIZER  ?=
+RECIPE     ?=
+LANES      ?= 4
+WINDOW     ?= 6
+CHUNK      ?= 256
+PERMUTE    ?=
+FUSE       ?= 1
+PROMPT     ?= How do I list all files, also hidden ones?
+SANITIZE   ?=
+B          ?= build$(if $(SANITIZE),/sanitize)
+
+CC      ?= gcc
+LUA     ?= lua5.4
+ARCH    := $(shell uname -m)
+WARN    := -Wall -Wextra -Wconversion -Wvla -Werror
+CFLAGS  ?= -O2
+BASE    := -std=gnu11 $(CFLAGS) $(WARN) -ffp-contract=off -fno-strict-aliasing -I. -I$(B)/common
+LIBS    := -lxxhash -lpcre2-8 -lutf8proc -ljansson -lpthread -lm
+ifneq ($(SANITIZE),)
+BASE    += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -DSANITIZE_BUILD
+LIBS    += -fsanitize=address,undefined
+endif
+
+# Instruction sets: the same kernel sources, compiled once for each.
+ISAS           := portable
+FLAGS_portable :=
+ifeq ($(ARCH),x86_64)
+ISAS           += avx2 avx512 amx
+BASE           += -DHAVE_X86_ISAS
+FLAGS_avx2     := -mavx2 -mfma -mf16c -mbmi2
+FLAGS_avx512   := $(FLAGS_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
+FLAGS_amx      := $(FLAGS_avx512) -mavx512vnni -mavx512vbmi -mavx512bf16 -mamx-tile -mamx-bf16
+endif
+
+ONCE     := kernels/cpu/isa.c $(wildcard kernels/cpu/layout*.c)
+KERNELS  := $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
+RUNTIME  := $(filter-out $(wildcard runtime/packer*.c),$(wildcard runtime/*.c)) $(wildcard graphs/*.c)
+PACKER   := $(wildcard runtime/packer*.c) runtime/pack.c
+KERNEL_OBJECTS := $(foreach isa,$(ISAS),$(KERNELS:%.c=$(B)/common/$(isa)/%.o)) $(ONCE:%.c=$(B)/common/%.o)
+RUNTIME_OBJECTS := $(RUNTIME:%.c=$(B)/common/%.o)
+PACKER_OBJECTS  := $(PACKER:%.c=$(B)/common/%.o) $(ONCE:%.c=$(B)/common/%.o)
+
+DIR  := $(B)/$(NAME)
+GEN  := $(DIR)/gen
+SRC  := $(if $(CHECKPOINT),$(CHECKPOINT),models/embedded)
+HAVE_WEIGHTS = $(if $(RECIPE),,$(wildcard $(SRC)/*.safetensors))
+
+.PHONY: all run test test-gpu bench lint deps deps-test clean help generate golden-update common FORCE
+.SECONDARY:
+.DELETE_ON_ERROR:
+
+all: $(DIR)/$(NAME) $(if $(CHECKPOINT),$(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack))
+
+help:
+	@sed -n '3,8s/^# *//p' Makefile
+	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK SANITIZE=1 PROMPT=text"
+	@echo "targets:   run test test-gpu bench lint golden-update clean"
+
+deps:
+	@.ci/deps
+deps-test:
+	@.ci/deps --test
+
+# ---- generated sources ------------------------------------------------------------------------------------------------
+
+# The generator leaves unchanged files alone, so running it always is cheap and never rebuilds for nothing.
+$(GEN)/stamp: FORCE | deps
+	@mkdir -p $(GEN)
+	@$(LUA) gen/main.lua --model $(MODEL) --checkpoint $(SRC) --out $(GEN) --name $(NAME) --lanes $(LANES) --window $(WINDOW) \
+	    --chunk $(CHUNK) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(RECIPE),--recipe $(RECIPE)) \
+	    $(if $(PERMUTE),--permute $(PERMUTE)) $(if $(filter 0,$(FUSE)),--no-fuse) $(if $(CHECKPOINT),,--embed)
+	@touch $@
+generate: $(GEN)/stamp
+
+$(B)/common/kernel_list.h: gen/ops.lua gen/kernel_list.lua | deps
+	@mkdir -p $(@D)
+	@$(LUA) gen/kernel_list.lua >$@.tmp && mv $@.tmp $@
+
+# ---- objects ------------------------------------------------------------------------------------------------------------
+
+define kernel_rules
+$(B)/common/$(1)/%.o: %.c $(B)/common/kernel_list.h
+	@mkdir -p $$(@D)
+	@echo "  cc $(1) $$<"
+	@$(CC) $(BASE) $(FLAGS_$(1)) -DISA_NAME=$(1) -MMD -MP -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call kernel_rules,$(isa))))
+
+$(B)/common/%.o: %.c $(B)/common/kernel_list.h
+	@mkdir -p $(@D)
+	@echo "  cc $<"
+	@$(CC) $(BASE) -MMD -MP -c $< -o $@
+
+-include $(KERNEL_OBJECTS:.o=.d) $(RUNTIME_OBJECTS:.o=.d) $(PACKER_OBJECTS:.o=.d)
+
+common: $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)
+
+# ---- a model ------------------------------------------------------------------------------------------------------------
+
+# The set of generated files is known only after the generator ran, so a second make compiles them.
+$(DIR)/$(NAME): $(GEN)/stamp $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS) $(B)/packer $(if $(CHECKPOINT),,$(DIR)/$(NAME).pack)
+	@$(MAKE) --no-print-directory -f .ci/model.mk DIR=$(DIR) NAME=$(NAME) CC="$(CC)" CFLAGS="$(BASE) -O1 -I$(GEN)" LIBS="$(LIBS)" \
+	    OBJECTS="$(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)"
+
+$(B)/packer: $(PACKER_OBJECTS)
+	@$(CC) $(BASE) -o $@ $^ $(LIBS)
+
+$(DIR)/$(NAME).pack: $(GEN)/stamp $(B)/packer
+	@if [ ! -f $@ ] || [ $(GEN)/pack.plan -nt $@ ]; then $(B)/packer $(GEN)/pack.plan $@; fi
+
+run: all
+	@$(DIR)/$(NAME) run -p "$(PROMPT)"
+
+# ---- tests ----------------------------------------------------------------------------------------------------------------
+
+include tests/tests.mk
+
+clean:
+	rm -rf build
