@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of flags and the parser over it. Invariant: no other place reads a number from the command line.
+
+#include "runtime/options.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { KIND_SWITCH, KIND_TEXT, KIND_INTEGER, KIND_UNSIGNED, KIND_REAL, KIND_CHOICE };
+
+struct flag_row {
+    const char *name, *other; // other: a second spelling, or NULL
+    enum kind kind;
+    size_t offset; // in struct settings
+    const char *value, *help;
+    double least, most;  // of numbers, both allowed
+    const char *choices; // of KIND_CHOICE, separated by |
+};
+
+#define AT(member) offsetof(struct settings, member)
+#define SWITCH(name, member, help)                                                                                     \
+    {                                                                                                                  \
+        name, NULL, KIND_SWITCH, AT(member), NULL, help, 0, 0, NULL                                                    \
+    }
+#define TEXT(name, other, member, v, help)                                                                             \
+    {                                                                                                                  \
+        name, other, KIND_TEXT, AT(member), v, help, 0, 0, NULL                                                        \
+    }
+#define CHOICE(name, member, choices, help)                                                                            \
+    {                                                                                                                  \
+        name, NULL, KIND_CHOICE, AT(member), choices, help, 0, 0, choices                                              \
+    }
+#define INTEGER(name, member, v, least, most, help)                                                                    \
+    {                                                                                                                  \
+        name, NULL, KIND_INTEGER, AT(member), v, help, least, most, NULL                                               \
+    }
+#define REAL(name, member, v, least, most, help)                                                                       \
+    {                                                                                                                  \
+        name, NULL, KIND_REAL, AT(member), v, help, least, most, NULL                                                  \
+    }
+
+static const double MANY = 2147483647;
+
+// clang-format off
+static const struct flag_row rows[FLAG_COUNT] = {
+    [FLAG_HELP]         = SWITCH("--help", help, "print this and end"),
+    [FLAG_THREADS]      = INTEGER("--threads", threads, "N", 0, 512, "threads; 0: one a core"),
+    [FLAG_ISA]          = CHOICE("--isa", isa, "portable|avx2|avx512|amx", "instruction set; default: the best that this machine has"),
+    [FLAG_CONTEXT]      = INTEGER("--context", context, "N", 0, 1 << 24, "positions a stream may hold; 0: the model's limit, at most 8192"),
+    [FLAG_LANES]        = INTEGER("--lanes", lanes, "N", 1, 8, "streams at a time"),
+    [FLAG_PAGE]         = INTEGER("--page", page, "N", 0, 65536, "positions a cache page, a multiple of 4; 0: 64"),
+    [FLAG_PAGE_ORDER]   = CHOICE("--page-order", page_order, "identity|reversed|shuffled", "order of cache pages, for tests"),
+    [FLAG_KV_CACHE]     = CHOICE("--kv-cache", kv_cache, "f32|bf16|fp8", "encoding of the attention cache; fp8 loses precision"),
+    [FLAG_MMAP]         = SWITCH("--mmap", map, "map the weight file instead of reading it"),
+    [FLAG_PACK]         = TEXT("--pack", NULL, pack, "FILE", "weight file; default: embedded, else NAME.pack beside the binary"),
+    [FLAG_WEIGHTS]      = CHOICE("--weights", weights, "file|synthetic", "synthetic: generated weights, no file is read"),
+    [FLAG_NO_DRAFTS]    = SWITCH("--no-drafts", no_drafts, "one token a round; replies are the same"),
+    [FLAG_EAGER]        = SWITCH("--eager", eager, "no captured graphs; results are the same"),
+    [FLAG_QUIET]        = SWITCH("--quiet", quiet, "nothing on stderr but errors"),
+    [FLAG_PROMPT]       = {"-p", "--prompt", KIND_TEXT, AT(prompt), "TEXT", "the prompt", 0, 0, NULL},
+    [FLAG_FILE]         = TEXT("-f", "--file", file, "FILE", "read the prompt from FILE; -: from standard input"),
+    [FLAG_SYSTEM]       = TEXT("--system", NULL, system, "TEXT", "a system message before the prompt"),
+    [FLAG_COUNT_TOKENS] = {"-n", "--max-tokens", KIND_INTEGER, AT(count), "N", "most tokens of a reply; 0: until the context is full", 0, 1 << 24, NULL},
+    [FLAG_TEMPERATURE]  = REAL("--temperature", temperature, "T", 0, 100, "0: greedy; default: the model's"),
+    [FLAG_TOP_K]        = INTEGER("--top-k", top_k, "K", 0, MANY, "draw among the K best; 0: off; default: the model's"),
+    [FLAG_TOP_P]        = REAL("--top-p", top_p, "P", 0, 1, "draw among the best that hold P of the probability; 1: off; default: the model's"),
+    [FLAG_MIN_P]        = REAL("--min-p", min_p, "P", 0, 1, "drop tokens less than P times as probable as the best; 0: off; default: the model's"),
+    [FLAG_SEED]         = {"--seed", NULL, KIND_UNSIGNED, AT(seed), "N", "seed of the draws; default: made from the prompt's ids, so a repeated command repeats its reply", 0, 0x1p64, NULL},
+    [FLAG_RAW]          = SWITCH("--raw", raw, "no chat template: the prompt as it is, special tokens included"),
+    [FLAG_TOKENS]       = TEXT("--tokens", NULL, tokens, "1,2,3", "token ids"),
+    [FLAG_TOKENS_FILE]  = TEXT("--tokens-file", NULL, tokens_file, "FILE", "file of token ids, separated by commas or white space; -: standard input"),
+    [FLAG_LAST]         = INTEGER("--last", last, "N", 1, 1 << 24, "how many of the last positions leave their logits in --out; default 1"),
+    [FLAG_OUT]          = TEXT("--out", NULL, out, "FILE", "float32 little-endian logits, row-major [N, vocabulary]"),
+    [FLAG_GREEDY]       = INTEGER("--greedy", greedy, "M", 1, 1 << 24, "print M ids of the greedy continuation; end tokens do not stop it"),
+    [FLAG_CHUNK]        = INTEGER("--chunk", chunk, "C", 0, 1 << 24, "prompt rows a pass; 0: the most; results are the same"),
+    [FLAG_JSONL]        = SWITCH("--jsonl", jsonl, "one JSON value a line, in and out"),
+    [FLAG_PLAIN]        = SWITCH("--plain", plain, "the text of special tokens is plain text"),
+    [FLAG_SKIP_SPECIAL] = SWITCH("--skip-special", skip_special, "leave special tokens out"),
+    [FLAG_JSON]         = SWITCH("--json", json, "print JSON"),
+    [FLAG_RECORD]       = TEXT("--record", NULL, record, "FILE", "make the reference rows with portable kernels and one thread, and write them to FILE"),
+    [FLAG_ROWS]         = TEXT("--rows", NULL, rows, "FILE", "reference rows; default: NAME.check beside the binary"),
+    [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; default 512"),
+    [FLAG_DECODE_ROWS]  = INTEGER("--decode", decode_rows, "N", 1, 1 << 20, "tokens to decode a repeat; default 32"),
+    [FLAG_REPEAT]       = INTEGER("--repeat", repeat, "N", 1, 1000, "repeats, of which the median counts; default 5"),
+};
+// clang-format on
+
+void options_defaults(struct settings *settings, float temperature, int top_k, float top_p, float min_p)
+{
+    *settings = (struct settings){
+        .lanes = 1,
+        .prompt_rows = 512,
+        .decode_rows = 32,
+        .repeat = 5,
+        .temperature = (double)temperature,
+        .top_k = top_k,
+        .top_p = (double)top_p,
+        .min_p = (double)min_p,
+    };
+}
+
+// ---- values ---------------------------------------------------------------------------------------------------------
+
+static bool digits(const char *text)
+{
+    text += *text == '-';
+    return *text && text[strspn(text, "0123456789")] == '\0';
+}
+
+static bool in_range(const struct flag_row *row, double value)
+{
+    return value >= row->least && value <= row->most; // false for NaN
+}
+
+static bool bad_number(const struct flag_row *row, const char *name, const char *text, struct error *error)
+{
+    const char *what = row->kind == KIND_REAL ? "a number" : "a whole number";
+    if (row->kind == KIND_UNSIGNED)
+        return error_set(error, "%s: expected %s from 0 to 18446744073709551615, found \"%.60s\"", name, what, text);
+    return error_set(error, "%s: expected %s from %.10g to %.10g, found \"%.60s\"", name, what, row->least, row->most,
+                     text);
+}
+
+static bool one_of(const struct flag_row *row, const char *text)
+{
+    size_t bytes = strlen(text);
+    for (const char *at = row->choices; bytes && (at = strstr(at, text)); at += bytes)
+        if ((at == row->choices || at[-1] == '|') && (at[bytes] == '|' || !at[bytes]))
+            return true;
+    return false;
+}
+
+static bool set_value(struct settings *settings, const struct flag_row *row, const char *name, const char *text,
+                      struct error *error)
+{
+    char *member = (char *)settings + row->offset, *end = NULL;
+    errno = 0;
+    switch (row->kind) {
+    case KIND_SWITCH:
+        *(bool *)member = true;
+        return true;
+    case KIND_TEXT:
+        *(const char **)member = text;
+        return true;
+    case KIND_CHOICE:
+        if (!one_of(row, text))
+            return error_set(error, "%s: expected one of %s, found \"%.60s\"", name, row->choices, text);
+        *(const char **)member = text;
+        return true;
+    case KIND_INTEGER: {
+        long long value = digits(text) ? strtoll(text, NULL, 10) : 0;
+        if (!digits(text) || errno || !in_range(row, (double)value))
+            return bad_number(row, name, text, error);
+        *(int64_t *)member = value;
+        return true;
+    }
+    case KIND_UNSIGNED: {
+        unsigned long long value = digits(text) && *text != '-' ? strtoull(text, NULL, 10) : 0;
+        if (!digits(text) || *text == '-' || errno)
+            return bad_number(row, name, text, error);
+        *(uint64_t *)member = value;
+        return true;
+    }
+    case KIND_REAL: {
+        bool plain = *text && text[strspn(text, "+-.0123456789eE")] == '\0';
+        double value = plain ? strtod(text, &end) : 0;
+        if (!plain || end == text || *end || !in_range(row, value))
+            return bad_number(row, name, text, error);
+        *(double *)member = value;
+        return true;
+    }
+    }
+    return false;
+}
+
+// ---- arguments --------------------------------------------------------------------------------------------------------
+
+static bool same(const char *name, const char *text, size_t bytes)
+{
+    return name && strlen(name) == bytes && !memcmp(name, text, bytes);
+}
+
+static const struct flag_row *find(const struct command *command, const char *text, size_t bytes, int *index)
+{
+    for (int i = 0; i < FLAG_COUNT; i++)
+        if (command->flags >> i & 1 && (same(rows[i].name, text, bytes) || same(rows[i].other, text, bytes))) {
+            *index = i;
+            return &rows[i];
+        }
+    return NULL;
+}
+
+bool options_parse(struct settings *settings, const struct command *command, int argc, char **argv, struct error *error)
+{
+    for (int i = 0; i < argc; i++) {
+        const char *text = argv[i];
+        if (text[0] != '-' || !text[1])
+            return error_set(error, "%s: unexpected argument \"%.60s\"; see %s --help", command->name, text,
+                             command->name);
+        size_t bytes = strcspn(text, "=");
+        int index = 0;
+        const struct flag_row *row = same("-h", text, bytes) ? &rows[FLAG_HELP] : find(command, text, bytes, &index);
+        if (!row)
+            return error_set(error, "%s: unknown flag \"%.60s\"; see %s --help", command->name, text, command->name);
+        const char *value = text[bytes] ? text + bytes + 1 : NULL;
+        if (row->kind == KIND_SWITCH && value)
+            return error_set(error, "%s: takes no value, found \"%.60s\"", row->name, value);
+        if (row->kind != KIND_SWITCH && !value) {
+            if (++i == argc)
+                return error_set(error, "%s: a value is missing (%s)", row->name, row->value);
+            value = argv[i];
+        }
+        if (!set_value(settings, row, row->name, value, error))
+            return false;
+        settings->given |= FLAG_BIT(index);
+    }
+    return true;
+}
+
+void options_help(FILE *file, const char *program, const struct command *command)
+{
+    fprintf(file, "%s %s %s\n%s.\n", program, command->name, command->synopsis, command->summary);
+    if (command->notes)
+        fprintf(file, "%s\n", command->notes);
+    fputc('\n', file);
+    for (int i = 0; i < FLAG_COUNT; i++) {
+        const struct flag_row *row = &rows[i];
+        if (!(command->flags >> i & 1))
+            continue;
+        char left[96];
+        snprintf(left, sizeof left, "%s%s%s%s%s", row->name, row->other ? ", " : "", row->other ? row->other : "",
+                 row->value ? " " : "", row->value ? row->value : "");
+        fprintf(file, "  %-34s %s", left, row->help);
+        if (row->kind == KIND_INTEGER || row->kind == KIND_REAL)
+            fprintf(file, " (%.10g to %.10g)", row->least, row->most);
+        fputc('\n', file);
+    }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line, parsed from one table: every flag's name, kind, range and help is one row of options.c, and a command
+// says which rows it takes. A number is accepted only if all of it is a number within the range of its row.
+
+#ifndef OPTIONS_H
+#define OPTIONS_H
+
+#include "runtime/error.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+enum flag {
+    FLAG_HELP,
+    // engine
+    FLAG_THREADS,
+    FLAG_ISA,
+    FLAG_CONTEXT,
+    FLAG_LANES,
+    FLAG_PAGE,
+    FLAG_PAGE_ORDER,
+    FLAG_KV_CACHE,
+    FLAG_MMAP,
+    FLAG_PACK,
+    FLAG_WEIGHTS,
+    FLAG_NO_DRAFTS,
+    FLAG_EAGER,
+    FLAG_QUIET,
+    // run
+    FLAG_PROMPT,
+    FLAG_FILE,
+    FLAG_SYSTEM,
+    FLAG_COUNT_TOKENS,
+    FLAG_TEMPERATURE,
+    FLAG_TOP_K,
+    FLAG_TOP_P,
+    FLAG_MIN_P,
+    FLAG_SEED,
+    FLAG_RAW,
+    // eval
+    FLAG_TOKENS,
+    FLAG_TOKENS_FILE,
+    FLAG_LAST,
+    FLAG_OUT,
+    FLAG_GREEDY,
+    FLAG_CHUNK,
+    // tokenize, detokenize
+    FLAG_JSONL,
+    FLAG_PLAIN,
+    FLAG_SKIP_SPECIAL,
+    // info, plan, check, bench
+    FLAG_JSON,
+    FLAG_RECORD,
+    FLAG_ROWS,
+    FLAG_PROMPT_ROWS,
+    FLAG_DECODE_ROWS,
+    FLAG_REPEAT,
+    FLAG_COUNT,
+};
+
+// What the flags said. Numbers that were not given keep the value that options_defaults wrote.
+struct settings {
+    uint64_t given; // bit i: flag i was on the command line
+    bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json;
+    const char *isa, *page_order, *kv_cache, *pack, *weights, *prompt, *file, *system, *tokens, *tokens_file, *out,
+        *record, *rows;
+    int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;
+    uint64_t seed;
+    double temperature, top_p, min_p;
+};
+
+struct command {
+    const char *name, *synopsis, *summary, *notes;                    // notes: further lines of --help, or NULL
+    uint64_t flags;                                                   // bits of the flags that it takes
+    int (*run)(const struct settings *settings, struct error *error); // the exit code; 2 needs a filled error
+};
+
+#define FLAG_BIT(flag) (UINT64_C(1) << (flag))
+#define ENGINE_FLAGS                                                                                                   \
+    (FLAG_BIT(FLAG_HELP) | FLAG_BIT(FLAG_THREADS) | FLAG_BIT(FLAG_ISA) | FLAG_BIT(FLAG_CONTEXT) |                      \
+     FLAG_BIT(FLAG_MMAP) | FLAG_BIT(FLAG_KV_CACHE) | FLAG_BIT(FLAG_PAGE) | FLAG_BIT(FLAG_PAGE_ORDER) |                 \
+     FLAG_BIT(FLAG_NO_DRAFTS) | FLAG_BIT(FLAG_EAGER) | FLAG_BIT(FLAG_PACK) | FLAG_BIT(FLAG_WEIGHTS) |                  \
+     FLAG_BIT(FLAG_QUIET))
+
+static inline bool settings_given(const struct settings *settings, enum flag flag)
+{
+    return settings->given >> flag & 1;
+}
+
+// Defaults that no flag has changed: sampling from the arguments, the rest as the help says.
+void options_defaults(struct settings *settings, float temperature, int top_k, float top_p, float min_p);
+
+// Parses the arguments after the command's name. Texts point into argv. On failure error names the flag, what was expected
+// and what was found.
+bool options_parse(struct settings *settings, const struct command *command, int argc, char **argv,
+                   struct error *error);
+
+// Prints a command's usage, and every flag that it takes with range and default.
+void options_help(FILE *file, const char *program, const struct command *command);
+
+#endif
