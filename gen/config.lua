@@ -91,9 +91,10 @@ local function check_schema(path, flat, family, c)
             fail("%s: unknown key %s; it may change what the model computes, so it must be taught to models/%s.lua", path, k, family.name)
         end
     end
+    for k in pairs(family.free or {}) do required[k] = nil end
     for k in pairs(required) do
         if flat[k] == nil then fail("%s: key %s is missing", path, k) end
-        if not (family.free or {})[k] then c[k] = integer(path, k, flat[k], 1, limits[k] or 2 ^ 31 - 1 | 0) end
+        c[k] = integer(path, k, flat[k], 1, limits[k] or 2 ^ 31 - 1 | 0)
     end
     for k, default in pairs(optional) do
         local v = flat[k]

@@ -156,11 +156,11 @@ end
 
 -- ---- rows one by one ------------------------------------------------------------------------------------------------------
 
--- RMS norm of `groups` equal parts. options: groups, centred (the stored weight is w - 1), eps.
+-- RMS norm of `groups` equal parts. options: groups, centred (the stored weight is w - 1), into (columns to write to).
 function Builder:norm(x, name, options)
     options = options or {}
     local groups = options.groups or 1
-    local y = self:value(x.width)
+    local y = options.into or self:value(x.width)
     self:op("norm", {
         { "pass", "pass", self.pass }, { "groups", "int", groups }, { "dim", "int", x.width // groups },
         { "ldx", "int", x.ld }, { "ldy", "int", y.ld }, { "eps", "float", self.eps }, { "x", "in", x },

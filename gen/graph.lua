@@ -39,7 +39,7 @@ function Store:matrix(name, n, k, rows)
     local key = "matrix " .. name .. (rows and rows.key or "")
     return self:once(key, function()
         return self.census:matrix {
-            name = name, n = n, k = k, rows = rows and rows.cut, row_order = rows and rows.order, shared = rows ~= nil,
+            name = name, n = n, k = k, row_order = rows and rows.order, total = rows and rows.total,
         }
     end)
 end
@@ -187,7 +187,7 @@ function build.round(m, family, c, drafts, with_head)
             local y = head_pass(m, c, family.head, m:gather(x, "head", c.streams_width, -1), 2)
             for step = 1, drafts - 1 do
                 m:rows("last", "chain", step)
-                y = head_pass(m, c, family.head, family.head.input(m, c, y), 2)
+                y = head_pass(m, c, family.head, family.head.input(m, c, y, true), 2)
             end
         end
     end

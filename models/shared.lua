@@ -53,11 +53,11 @@ function shared.delta_net_from(m, c, at, u, z, b, a, gate)
     return m:linear(y, at .. "out_proj", c.hidden_size)
 end
 
-function shared.delta_net(m, c, at, x)
+function shared.delta_net(m, c, at, x, gate)
     local nk, nv, dk, dv = c.linear_num_key_heads, c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
     local u = m:linear(x, at .. "in_proj_qkv", 2 * nk * dk + nv * dv)
     local z, b, a = m:linear(x, at .. "in_proj_z", nv * dv), m:linear(x, at .. "in_proj_b", nv), m:linear(x, at .. "in_proj_a", nv)
-    return shared.delta_net_from(m, c, at, u, z, b, a, c.output_gate_type)
+    return shared.delta_net_from(m, c, at, u, z, b, a, gate or c.output_gate_type)
 end
 
 -- down(silu(gate x) * up x)

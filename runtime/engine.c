@@ -138,7 +138,7 @@ static bool open_memory(struct engine *e, struct error *error)
         page_bytes = 64 * page;
     e->run_pages = (uint32_t)((model.run_bytes + page_bytes - 1) / page_bytes);
     e->table_size = (e->context + MAX_WINDOW + page - 1) / page + 1;
-    int64_t pages = (int64_t)e->lanes * (e->table_size + e->run_pages);
+    int64_t pages = e->lanes * (e->table_size + (int64_t)e->run_pages);
     if (pages > INT32_MAX)
         return error_set(error, "--context %d needs %" PRId64 " pages; a larger --page or a smaller context is needed",
                          e->context, pages);

@@ -1,0 +1,102 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- Nemotron-H: blocks of one mixer each (Mamba-2, attention or a mixture of experts), plain pre-norm residual (4.5).
+
+local shared = require "shared"
+
+local family = { name = "nemotron_h", model_types = { "nemotron_h" } }
+
+family.config = {
+    shared.keys.common,
+    required = {
+        "num_attention_heads", "num_key_value_heads", "head_dim", "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups",
+        "conv_kernel", "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
+    },
+    optional = {
+        layers_block_type = false, hybrid_override_pattern = "", layer_norm_epsilon = 1e-5, n_shared_experts = 1, n_group = 1,
+        topk_group = 1, norm_topk_prob = true, routed_scaling_factor = 1.0, use_conv_bias = true, mlp_hidden_act = "relu2",
+        mamba_hidden_act = "silu", mamba_proj_bias = false, mlp_bias = false, use_bias = false,
+    },
+}
+family.unused = {}
+for name in ([[chunk_size expand intermediate_size mamba_ssm_cache_dtype moe_latent_size moe_shared_expert_overlap mtp_layers_block_type
+    num_nextn_predict_layers time_step_floor time_step_max time_step_min num_hidden_layers layer_types rope_theta rope_parameters
+    attention_head_dim partial_rotary_factor ssm_cfg mamba_ssm_dtype]]):gmatch("%S+") do family.unused[name] = true end
+family.free = { num_hidden_layers = true }
+
+local KINDS <const> = {
+    mamba = "mamba", linear_attention = "mamba", M = "mamba", attention = "attention", full_attention = "attention",
+    ["*"] = "attention", moe = "moe", E = "moe",
+}
+
+function family.check(c, fail)
+    local list = c.layers_block_type
+    if not list then
+        list = {}
+        for letter in c.hybrid_override_pattern:gmatch(".") do list[#list + 1] = letter end
+    end
+    if #list == 0 then fail("layers_block_type or hybrid_override_pattern is missing") end
+    c.num_hidden_layers, c.blocks, c.full = #list, {}, {}
+    for i, name in ipairs(list) do
+        c.blocks[i - 1] = KINDS[name] or fail("layers_block_type[%d]: unknown kind %s", i - 1, tostring(name))
+        c.full[i - 1] = c.blocks[i - 1] == "attention"
+    end
+    if c.num_attention_heads % c.num_key_value_heads ~= 0 then
+        fail("num_attention_heads %d is no multiple of num_key_value_heads %d", c.num_attention_heads, c.num_key_value_heads)
+    end
+    if c.n_group ~= 1 then fail("n_group: only 1 is known, found %d", c.n_group) end
+    if c.mlp_hidden_act ~= "relu2" then fail("mlp_hidden_act: only relu2 is known, found %s", c.mlp_hidden_act) end
+    if c.mamba_proj_bias or c.mlp_bias or c.use_bias then fail("biases of projections are not known") end
+    if c.root.moe_latent_size and type(c.root.moe_latent_size) == "number" then fail("moe_latent_size: only null is known") end
+    c.rms_norm_eps = c.layer_norm_epsilon
+end
+
+local function mamba(m, c, at, x)
+    local heads, dim, groups, n = c.mamba_num_heads, c.mamba_head_dim, c.n_groups, c.ssm_state_size
+    local inner, conv_width = heads * dim, heads * dim + 2 * groups * n
+    local all = m:linear(x, at .. "in_proj", inner + conv_width + heads)
+    local conv = m:conv(m:columns(all, inner, conv_width), at .. "conv1d", {
+        taps = c.conv_kernel, act = "silu", bias = c.use_conv_bias and at .. "conv1d.bias" or nil,
+    })
+    local y = m:mamba(conv, m:columns(all, inner + conv_width, heads), { a_log = at .. "A_log", dt_bias = at .. "dt_bias", d = at .. "D" }, {
+        heads = heads, dim = dim, groups = groups, state_dim = n,
+    })
+    local z = m:columns(all, 0, inner)
+    return m:linear(m:gated_norm(y, z, at .. "norm", { heads = groups, dim = inner // groups, act = "silu", after = true }), at .. "out_proj",
+        c.hidden_size)
+end
+
+local function attention(m, c, at, x)
+    local cache = m:cache(at, { heads = c.num_key_value_heads, dim = c.head_dim })
+    local q = m:linear(x, at .. "q_proj", c.num_attention_heads * c.head_dim)
+    local k, v = m:linear(x, at .. "k_proj", cache.heads * cache.dim), m:linear(x, at .. "v_proj", cache.heads * cache.dim)
+    m:kv_append(cache, k, v)
+    return m:linear(m:attention(cache, q, { heads = c.num_attention_heads, scale = c.head_dim ^ -0.5 }), at .. "o_proj", c.hidden_size)
+end
+
+local function mixture(m, c, at, x)
+    local logits = m:linear(x, at .. "gate", c.n_routed_experts)
+    local up = m:linear(x, at .. "shared_experts.up_proj", c.moe_shared_expert_intermediate_size)
+    local own = m:linear(m:glu(nil, up, "relu2"), at .. "shared_experts.down_proj", c.hidden_size)
+    local route = m:route(logits, {
+        slots = c.num_experts_per_tok, sigmoid = true, normalise = c.norm_topk_prob, factor = c.routed_scaling_factor,
+        bias = at .. "gate.e_score_correction_bias",
+    })
+    local routed = m:experts(x, route, at .. "experts", c.moe_intermediate_size, c.hidden_size, { gated = false, act = "relu2" })
+    return m:moe_sum(routed, route, c.hidden_size, own, nil)
+end
+
+local mixers = { mamba = mamba, attention = attention, moe = mixture }
+
+function family.embed(m, c, keep) return m:embed("embeddings", c.vocab_size, c.hidden_size, 1, keep) end
+
+function family.layer(m, c, l, x)
+    local at = "layers." .. l .. "."
+    return m:add(x, mixers[c.blocks[l]](m, c, at .. "mixer.", m:norm(x, at .. "norm")))
+end
+
+function family.output(m, _, x) return m:norm(x, "norm_f") end
+
+function family.ignored() end
+
+return family
