@@ -464,19 +464,17 @@ end
 
 -- ---- vectors ------------------------------------------------------------------------------------------------------------
 
--- Whether stored norm weights are zero-centred (multiplier 1 + w) or already have the one added, by their mean: the first
--- norms of the trunk, and apart from them those of the draft head.
-local function norm_kind(census, part, probe)
-    census.norm_kinds = census.norm_kinds or {}
-    local known = census.norm_kinds[part]
-    if known then return known end
+-- Whether stored norm weights are zero-centred (multiplier 1 + w) or already have the one added, by the mean of the trunk's
+-- first norms. One answer for the whole checkpoint: norms of small draft heads stray too far to be asked on their own.
+local function norm_kind(census, probe)
+    if census.norm_kind then return census.norm_kind end
     local names = {}
     for name, tensor in pairs(census.names) do
-        if probe and name == probe or not probe and (name:match("hc_norm%.weight$") or name:match("input_layernorm%.weight$"))
-            and (name:match("^mtp%.") ~= nil) == (part == "mtp") and tensor.elements > 0 then names[#names + 1] = name end
+        local candidate = name == probe or not probe and not name:match("^mtp%.")
+            and (name:match("hc_norm%.weight$") or name:match("input_layernorm%.weight$"))
+        if candidate and tensor.elements > 0 then names[#names + 1] = name end
     end
     table.sort(names)
-    if #names == 0 and part == "mtp" then return norm_kind(census, "trunk") end
     if #names == 0 then fail("%s: no hc_norm or input_layernorm to tell w from w + 1", census.folder) end
     local sum, count, limit = 0.0, 0, math.min(#names, 8)
     for i = 1, limit do
@@ -485,15 +483,13 @@ local function norm_kind(census, part, probe)
         for _, value in ipairs(values) do sum = sum + value end
         count = count + #values
     end
-    local mean = sum / count
+    local mean, example = sum / count, show(census.names[names[1]].name)
     if not (mean > -0.5 and mean < 2.0) then
-        fail("tensor %s: the mean of the norm weights is %g, neither near 0 nor near 1", show(census.names[names[1]].name), mean)
+        fail("tensor %s: the mean of the norm weights is %g, neither near 0 nor near 1", example, mean)
     end
-    local kind = mean < 0.5 and "zero-centred" or "added"
-    census.norm_kinds[part] = kind
-    local example = show(census.names[names[1]].name)
-    census.norms = census.norms or string.format("%s (mean %.4f of %d norms, e.g. %s)", kind, mean, limit, example)
-    return kind
+    census.norm_kind = mean < 0.5 and "zero-centred" or "added"
+    census.norms = string.format("%s (mean %.4f of %d norms, e.g. %s)", census.norm_kind, mean, limit, example)
+    return census.norm_kind
 end
 
 function Census:vector(ask)
@@ -513,7 +509,7 @@ function Census:vector(ask)
     if tensor.elements ~= total then
         fail("tensor %s: expected %d values, found %s", show(tensor.name), total, encodings.describe(tensor))
     end
-    if transform == "plus_one" and norm_kind(self, ask.name:match("^mtp%.") and "mtp" or "trunk", ask.probe) == "added" then
+    if transform == "plus_one" and norm_kind(self, ask.probe) == "added" then
         record.transform = "none"
     end
     local runs = runs_of(ask, ask.count, total, "tensor " .. show(tensor.name))
