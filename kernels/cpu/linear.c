@@ -1,54 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// linear_args: fused projections of the live rows. Phase 0 pads the rows to what the panels read, phase 1 takes one panel an
-// item.
-// Invariant: an item writes its own 16 outputs of every row and reads nothing that another item of its phase writes.
+// linear_args: fused projections of the live rows. Phase 0 prepares the rows, phase 1 takes one panel (or, the tiles way,
+// TILE_PANELS panels) of one part an item.
+// Invariant: an item writes its own outputs of every row and reads nothing that another item of its phase writes.
 
 #include "kernels/cpu/linear.h"
 
+_Static_assert(sizeof(struct linear_room) <= KERNEL_SCRATCH, "a thread's scratch holds the room");
+
 static int64_t linear_rows(const struct linear_args *a)
 {
-    int64_t multiple = a->row_multiple > 1 ? a->row_multiple : 1;
-    return a->pass->rows * multiple;
+    return a->row_multiple > 1 ? (int64_t)a->pass->rows * a->row_multiple : a->pass->rows;
 }
 
-// ---- phase 0: rows whose k is not a multiple of 32 are copied to the scratch, padded with zeros --------------------------
-
-static int64_t padded(const struct linear_args *a)
+static int linear_need(const struct linear_args *a)
 {
-    return round_up(a->k, 128);
+    int need = 0;
+    for (int i = 0; i < a->parts; i++)
+        need |= ISA_SYM(product_need)(a->class, &a->part[i].w, a->k);
+    return need;
 }
 
 static int64_t prepare_items(const void *args)
 {
     const struct linear_args *a = args;
-    return a->k % PANEL_BLOCK ? linear_rows(a) : 0;
+    return ISA_SYM(view_items)(linear_rows(a), linear_need(a));
 }
 
 static void prepare_run(const void *args, int64_t begin, int64_t end, void *scratch)
 {
     const struct linear_args *a = args;
+    int need = linear_need(a);
+    struct row_view v = ISA_SYM(view_make)(a->x, a->ldx, a->k, linear_rows(a), a->scratch, need);
     (void)scratch;
-    for (int64_t r = begin; r < end; r++) {
-        float *row = (float *)a->scratch + r * padded(a);
-        memcpy(row, a->x + r * a->ldx, (size_t)a->k * sizeof *row);
-        memset(row + a->k, 0, (size_t)(padded(a) - a->k) * sizeof *row);
-    }
+    ISA_SYM(view_prepare)(&v, a->x, a->ldx, linear_rows(a), need, begin, end);
 }
 
-static const float *linear_row(const struct linear_args *a, int64_t r)
+static int64_t part_items(const struct linear_args *a, int i)
 {
-    return a->k % PANEL_BLOCK ? (const float *)a->scratch + r * padded(a) : a->x + r * a->ldx;
+    int span = item_panels(ISA_SYM(product_need)(a->class, &a->part[i].w, a->k));
+    return (weight_panels(&a->part[i].w) + span - 1) / span;
 }
-
-// ---- phase 1 ------------------------------------------------------------------------------------------------------------
-
-struct linear_room {
-    float decoded[CHUNK_BLOCKS * 32 * PANEL];
-    float sums[CHUNK_ROWS * PANEL];
-    const float *x[CHUNK_ROWS];
-};
-_Static_assert(sizeof(struct linear_room) <= KERNEL_SCRATCH, "linear scratch");
 
 static int64_t linear_items(const void *args)
 {
@@ -56,38 +48,45 @@ static int64_t linear_items(const void *args)
     int64_t items = 0;
     if (linear_rows(a) > 0)
         for (int i = 0; i < a->parts; i++)
-            items += weight_panels(&a->part[i].w);
+            items += part_items(a, i);
     return items;
 }
 
-static void linear_panel(const struct linear_args *a, const struct linear_part *part, int64_t p,
-                         struct linear_room *room)
+// Item `item` of a part: its panels with every row.
+static void linear_item(const struct linear_args *a, const struct linear_part *part, const struct row_view *v,
+                        int64_t item, struct linear_room *room)
 {
-    struct panel panel = weight_panel(&part->w, 0, p);
+    int span = item_panels(ISA_SYM(product_need)(a->class, &part->w, a->k));
+    int64_t first = item * span, left = weight_panels(&part->w) - first, rows = linear_rows(a);
+    int panels = left < span ? (int)left : span;
     float alpha = part->alpha * weight_factor(&part->w, 0);
-    int outputs = panel_outputs(part->w.n, p);
-    int64_t rows = linear_rows(a);
-    for (int64_t first = 0; first < rows; first += CHUNK_ROWS) {
-        int count = (int)(rows - first < CHUNK_ROWS ? rows - first : CHUNK_ROWS);
+    for (int64_t top = 0; top < rows; top += CHUNK_ROWS) {
+        int count = (int)(rows - top < CHUNK_ROWS ? rows - top : CHUNK_ROWS);
         for (int r = 0; r < count; r++)
-            room->x[r] = linear_row(a, first + r);
-        ISA_SYM(panel_dot)(&panel, room->x, count, room->decoded, room->sums);
-        for (int r = 0; r < count; r++)
-            finish_row(room->sums + r * PANEL, alpha, part->activation, outputs,
-                       part->y + (first + r) * part->ldy + p * PANEL);
+            room->rows[r] = (int32_t)(top + r);
+        ISA_SYM(products)(a->class, &part->w, 0, first, panels, v, room->rows, count, 1, room, room->sums);
+        for (int i = 0; i < panels; i++) {
+            int outputs = panel_outputs(part->w.n, first + i);
+            float *y = part->y + top * part->ldy + (first + i) * PANEL;
+            for (int r = 0; r < count; r++) {
+                vf sum = vf_load(room->sums + (i * CHUNK_ROWS + r) * PANEL);
+                store_outputs(y + (int64_t)r * part->ldy, finish(sum, alpha, part->activation), outputs);
+            }
+        }
     }
 }
 
 static void linear_run(const void *args, int64_t begin, int64_t end, void *scratch)
 {
     const struct linear_args *a = args;
+    struct row_view v = ISA_SYM(view_make)(a->x, a->ldx, a->k, linear_rows(a), a->scratch, linear_need(a));
     int64_t base = 0;
     for (int i = 0; i < a->parts; i++) {
-        int64_t panels = weight_panels(&a->part[i].w);
-        int64_t from = begin > base ? begin - base : 0, to = end - base < panels ? end - base : panels;
-        for (int64_t p = from; p < to; p++)
-            linear_panel(a, &a->part[i], p, scratch);
-        base += panels;
+        int64_t items = part_items(a, i);
+        int64_t from = begin > base ? begin - base : 0, to = end - base < items ? end - base : items;
+        for (int64_t item = from; item < to; item++)
+            linear_item(a, &a->part[i], &v, item, scratch);
+        base += items;
     }
 }
 

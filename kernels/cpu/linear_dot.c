@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fp32 dot products: a chunk of a panel is decoded once, then every row runs over it.
+// The lanes way of linear.h, and the choice of a way.
 // Invariant: the order of linear.h, whatever the block of rows.
 
 #include "kernels/cpu/linear.h"
@@ -19,20 +19,21 @@ VEC_INLINE vf phase_sum(const vf *a)
 }
 
 // R rows over k columns of decoded lanes.
-VEC_INLINE void dot_rows(int R, const float *const *x, int64_t at, const float *w, int k, float *sums, int first)
+VEC_INLINE void dot_rows(int R, const struct row_view *v, const int32_t *rows, int64_t at, const float *w, int k,
+                         float *sums, int first)
 {
     vf acc[BLOCK_ROWS][PHASES];
     const float *row[BLOCK_ROWS];
     for (int r = 0; r < R; r++) {
-        row[r] = x[r] + at;
+        row[r] = v->x + rows[r] * v->ld + at;
         for (int i = 0; i < PHASES; i++)
             acc[r][i] = vf_zero();
     }
     for (int j = 0; j < k; j += PHASES)
         for (int i = 0; i < PHASES; i++) {
-            vf v = vf_load(w + (j + i) * PANEL);
+            vf lanes = vf_load(w + (j + i) * PANEL);
             for (int r = 0; r < R; r++)
-                acc[r][i] = vf_fma(v, vf_set1(row[r][j + i]), acc[r][i]);
+                acc[r][i] = vf_fma(lanes, vf_set1(row[r][j + i]), acc[r][i]);
         }
     for (int r = 0; r < R; r++) {
         vf s = phase_sum(acc[r]);
@@ -40,15 +41,56 @@ VEC_INLINE void dot_rows(int R, const float *const *x, int64_t at, const float *
     }
 }
 
-void ISA_SYM(panel_dot)(const struct panel *p, const float *const *x, int rows, float *decoded, float *sums)
+void ISA_SYM(lanes_panel)(const struct panel *p, const struct row_view *v, const int32_t *rows, int count, float *lanes,
+                          float *sums)
 {
     for (int b = 0; b < p->blocks; b += CHUNK_BLOCKS) {
         int end = b + CHUNK_BLOCKS < p->blocks ? b + CHUNK_BLOCKS : p->blocks, k = (end - b) * 32;
-        panel_decode(p, b, end, decoded);
+        panel_decode(p, b, end, lanes);
         int r = 0;
-        for (; r + BLOCK_ROWS <= rows; r += BLOCK_ROWS)
-            dot_rows(BLOCK_ROWS, x + r, (int64_t)b * 32, decoded, k, sums + r * PANEL, b == 0);
-        for (; r < rows; r++)
-            dot_rows(1, x + r, (int64_t)b * 32, decoded, k, sums + r * PANEL, b == 0);
+        for (; r + BLOCK_ROWS <= count; r += BLOCK_ROWS)
+            dot_rows(BLOCK_ROWS, v, rows + r, (int64_t)b * 32, lanes, k, sums + r * PANEL, b == 0);
+        for (; r < count; r++)
+            dot_rows(1, v, rows + r, (int64_t)b * 32, lanes, k, sums + r * PANEL, b == 0);
     }
+}
+
+int ISA_SYM(product_need)(int class, const struct weight *w, int k)
+{
+#if defined(__AMX_BF16__)
+    if (class == CLASS_PROMPT && w->encoding != ENC_F32)
+        return NEED_TILES;
+#endif
+#if defined(__AVX512VNNI__)
+    if (w->encoding == ENC_AFFINE || w->encoding == ENC_NVFP4 || w->encoding == ENC_INT4)
+        return NEED_DIGITS;
+#endif
+    (void)class;
+    (void)w;
+    return k % PANEL_BLOCK ? NEED_PADDED : 0;
+}
+
+void ISA_SYM(products)(int class, const struct weight *w, int64_t e, int64_t first, int panels,
+                       const struct row_view *v, const int32_t *rows, int count, int consecutive,
+                       struct linear_room *room, float *sums)
+{
+    int need = ISA_SYM(product_need)(class, w, v->k);
+    (void)consecutive;
+#if defined(__AMX_BF16__)
+    if (need & NEED_TILES) {
+        ISA_SYM(tiles_panels)(w, e, first, panels, v, rows, count, consecutive, room, sums);
+        return;
+    }
+#endif
+    for (int i = 0; i < panels; i++, sums += CHUNK_ROWS * PANEL) {
+        struct panel p = weight_panel(w, e, first + i);
+#if defined(__AVX512VNNI__)
+        if (need & NEED_DIGITS) {
+            ISA_SYM(digits_panel)(&p, v, rows, count, sums);
+            continue;
+        }
+#endif
+        ISA_SYM(lanes_panel)(&p, v, rows, count, room->lanes, sums);
+    }
+    (void)need;
 }

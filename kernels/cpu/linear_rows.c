@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Preparation of rows: padding, digits, tiles. One item a row.
+// Invariant: what is prepared for a row is a function of that row alone.
+
+#include "kernels/cpu/linear.h"
+
+struct row_view ISA_SYM(view_make)(const float *x, int64_t ld, int32_t k, int64_t rows, void *scratch, int needs)
+{
+    struct row_view v = {.x = x, .ld = ld, .k = k, .kp = (int32_t)round_up(k, 128)};
+    v.tiles = scratch;
+    v.digits = (uint8_t *)scratch + 4 * round_up(rows, 16) * v.kp;
+    // tiles and padded copies share a place: padded rows live in the digits' place when there are no digits to hold
+    if (needs & NEED_PADDED) {
+        v.x = (const float *)(const void *)(needs & NEED_TILES ? v.digits : v.tiles);
+        v.ld = v.kp;
+    }
+    return v;
+}
+
+int64_t ISA_SYM(view_items)(int64_t rows, int needs)
+{
+    if (needs & NEED_TILES)
+        return round_up(rows, 16);
+    return needs ? rows : 0;
+}
+
+#if defined(__AVX512VNNI__)
+
+// Digits of x[0 .. count - 1] (count <= 128) for columns `at` .. at + 127 of the row.
+static void digits_block(const float *x, int count, uint8_t *row, int32_t kp, int32_t at)
+{
+    float t[128] = {0};
+    memcpy(t, x, (size_t)count * sizeof *t);
+    vf top = vf_zero(), bad = vf_zero();
+    for (int i = 0; i < 128; i += VEC) {
+        top = _mm512_max_ps(top, _mm512_abs_ps(vf_load(t + i)));
+        bad = vf_fma(vf_load(t + i), vf_zero(), bad); // NaN when a number is not finite
+    }
+    float most = vf_top(top);
+    uint32_t bits;
+    memcpy(&bits, &most, 4);
+    int e = (int)(bits >> 23) - 126; // |x| < 2^e
+    bool good = e <= 64 && vf_sum(bad) == 0;
+    e = !good ? 0 : e < -60 ? -60 : e;
+    vf scale = vf_bits(vi_set1((127 + 22 - e) << 23));
+    int32_t *offset = (int32_t *)(uintptr_t)(digits_offset(row, kp) + at / 16 * 3);
+    float *sum = (float *)(uintptr_t)(digits_sum(row, kp) + at / 32);
+    float *unit = (float *)(uintptr_t)(digits_unit(row, kp) + at / 128);
+    for (int i = 0; i < 128; i += VEC) {
+        vi q = _mm512_cvtps_epi32(vf_mul(vf_load(t + i), scale)), digit[3];
+        for (int d = 2; d > 0; d--) {
+            digit[d] = vi_sra(vi_sll(q, 24), 24);
+            q = vi_sra(vi_sub(q, digit[d]), 8);
+        }
+        digit[0] = q;
+        for (int d = 0; d < 3; d++) {
+            _mm_storeu_si128((__m128i *)(row + d * kp + at + i), _mm512_cvtepi32_epi8(digit[d]));
+            offset[i / 16 * 3 + d] = -12 * _mm512_reduce_add_epi32(digit[d]);
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        sum[i] = vf_sum(vf_add(vf_load(t + i * 32), vf_load(t + i * 32 + 16)));
+    unit[0] = good ? vf_first(vf_bits(vi_set1((127 - 22 + e) << 23))) : vf_first(vf_bits(vi_set1(0x7fc00000)));
+    unit[kp / 128] = unit[0] * 0x1p59f;
+}
+
+static void digits_make(const struct row_view *v, const float *x, int64_t r)
+{
+    uint8_t *row = v->digits + r * 4 * v->kp;
+    for (int32_t at = 0; at < v->kp; at += 128)
+        digits_block(x + at, v->k - at < 128 ? v->k - at : 128, row, v->kp, at);
+}
+
+#else
+
+static void digits_make(const struct row_view *v, const float *x, int64_t r)
+{
+    (void)v;
+    (void)x;
+    (void)r;
+}
+
+#endif
+
+// bf16 high and low parts of a row to its place in the tiles; x == NULL: zeros.
+static void tiles_make(const struct row_view *v, const float *x, int64_t r)
+{
+    uint8_t *place = v->tiles + r / 16 * 16 * 4 * v->kp + r % 16 * 64;
+    for (int32_t at = 0; at < v->kp; at += 32, place += 2048) {
+        uint16_t *high = (uint16_t *)(void *)place, *low = (uint16_t *)(void *)(place + 1024);
+        for (int i = 0; i < 32; i++) {
+            float f = x && at + i < v->k ? x[at + i] : 0.0f;
+            high[i] = bf16_f(f);
+            low[i] = bf16_f(f - f_bf16(high[i]));
+        }
+    }
+}
+
+void ISA_SYM(view_prepare)(const struct row_view *v, const float *x, int64_t ld, int64_t rows, int needs, int64_t begin,
+                           int64_t end)
+{
+    for (int64_t r = begin; r < end; r++) {
+        const float *from = x + r * ld;
+        if (needs & NEED_TILES)
+            tiles_make(v, r < rows ? from : NULL, r);
+        if (r >= rows)
+            continue;
+        if (needs & NEED_DIGITS)
+            digits_make(v, from, r);
+        if (needs & NEED_PADDED) {
+            float *row = (float *)(uintptr_t)(v->x + r * v->ld);
+            memcpy(row, from, (size_t)v->k * sizeof *row);
+            memset(row + v->k, 0, (size_t)(v->kp - v->k) * sizeof *row);
+        }
+    }
+}
