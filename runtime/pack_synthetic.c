@@ -162,7 +162,7 @@ static bool fill_item(void *user, int64_t item, struct error *error)
     }
     const struct pack_entry *e = &f->entries[low];
     int64_t expert = item - f->first_item[low];
-    uint64_t state = (uint64_t)low * 0x10001ull + (uint64_t)expert * 0x9e3779b1ull + 1;
+    uint64_t state = (uint64_t)item + 1;
     fill_global(f, e, expert);
     if (e->section == PACK_TABLE)
         return true;

@@ -49,7 +49,8 @@ local function ask(census, name, tensor, records)
         records[#records + 1] = census:vector{ name = base, count = tensor.elements }
     elseif #shape == 1 or #shape == 0 then
         local norm = base:match("norm$") and not base:match("linear_attn%.norm$") and not base:match("mixer")
-        records[#records + 1] = census:vector{ name = base, count = tensor.elements, transform = norm and census.with_norms and "plus_one" or "none" }
+        local transform = norm and census.with_norms and "plus_one" or "none"
+        records[#records + 1] = census:vector{ name = base, count = tensor.elements, transform = transform }
     elseif #shape == 2 then
         local rows = tensor.name:match("qweight$") and shape[2] or shape[1]
         records[#records + 1] = census:matrix{ name = base, n = rows, k = columns_of(census, tensor, base) }
