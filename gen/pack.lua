@@ -125,7 +125,16 @@ local function write_piece(out, expert, piece)
     for _, run in ipairs(piece.runs or {}) do out:write(string.format("run %d %d\n", run[1], run[2])) end
 end
 
--- Writes what the packer does, in file order. The plan names the checkpoint's files by absolute or given path.
+local function same_contents(a, b)
+    local one, other = io.open(a, "rb"), io.open(b, "rb")
+    local same = one and other and one:read("a") == other:read("a")
+    if one then one:close() end
+    if other then other:close() end
+    return same
+end
+
+-- Writes what the packer does, in file order; a plan that would not change is left alone. The plan names the checkpoint's
+-- files by the path that was given.
 function pack.write_plan(path, layout, census)
     if census.synthetic then fail("%s: a synthetic checkpoint has no weights to pack", path) end
     local out, message = io.open(path .. ".tmp", "wb")
@@ -145,6 +154,10 @@ function pack.write_plan(path, layout, census)
     out:write("end\n")
     local ok = out:close()
     if not ok then fail("%s: could not be written; is the disk full?", path) end
+    if same_contents(path .. ".tmp", path) then
+        os.remove(path .. ".tmp")
+        return
+    end
     local renamed
     renamed, message = os.rename(path .. ".tmp", path)
     if not renamed then fail("%s: cannot be written (%s)", path, message) end
