@@ -183,7 +183,7 @@ static inline struct sampler_cut sampler_cut_count(const float *logits, int32_t 
     return sampler_cut_mass(logits, (struct sampler_ids){NULL, n}, all, 0, 0, (uint64_t)k, scratch);
 }
 
-// The highest logit, ties to the lowest id; 0 when no logit is above -infinity.
+// The highest logit, ties to the lowest id; a NaN is never the highest, but all NaN give 0.
 static inline int32_t sampler_greedy(const float *logits, int32_t n)
 {
     float lane[16];
