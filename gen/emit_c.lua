@@ -117,7 +117,7 @@ local function program_text(p, constants, out)
         for _, a in ipairs(op.args) do
             fields[#fields + 1] = string.format(".%s = %s", a[1], operand(a[2], a[3], p, constants))
         end
-        out(string.format("    RUN(%s, %d, %s);\n", op.name, i - 1, table.concat(fields, ", ")))
+        out(string.format("    RUN(%s, %d, %d, %s);\n", op.name, i - 1, p.capacity[op.pass], table.concat(fields, ", ")))
     end
     out("}\n")
 end
@@ -147,7 +147,8 @@ local PRELUDE <const> = [[
 #define F(offset) ((float *)(void *)(b->arena + (offset)))
 #define I(offset) ((int32_t *)(void *)(b->arena + (offset)))
 #define V(offset) ((const float *)(const void *)(b->weights + (offset)))
-#define RUN(op, number, ...) exec_launch(e, KERNEL_##op, &(const struct op##_args){__VA_ARGS__}, sizeof(struct op##_args), number)
+#define RUN(op, number, rows, ...) \
+    exec_launch(e, KERNEL_##op, &(const struct op##_args){__VA_ARGS__}, sizeof(struct op##_args), number, rows)
 
 static inline struct weight weight(const struct bind *b, int encoding, int bits, int group, int n, int k, int64_t data, int64_t scale,
                                    int64_t global, int64_t data_stride, int64_t scale_stride)

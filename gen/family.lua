@@ -95,7 +95,7 @@ function Builder:finish_linear(op)
     local scratch = linear_scratch(self, self.capacity[op.pass] * f.row_multiple, f.k)
     self.pass = pass
     op.args = {
-        { "pass", "pass", op.pass }, { "row_multiple", "int", f.row_multiple }, { "class", "class", self.class },
+        { "pass", "pass", op.pass }, { "row_multiple", "int", f.row_multiple }, { "row_class", "class", self.class },
         { "k", "int", f.k }, { "ldx", "int", f.x.ld }, { "x", "in", f.x }, { "scratch", "scratch", scratch },
         { "parts", "int", #f.parts }, { "part", "parts", f.parts },
     }
@@ -129,7 +129,7 @@ function Builder:experts(x, route, prefix, inner, width, options)
     local groups = self:scratch(self.sizes.experts_groups(rows, route.slots, route.experts))
     local scratch = linear_scratch(self, rows, x.width)
     self:op("experts_up", {
-        { "pass", "pass", self.pass }, { "class", "class", self.class }, { "experts", "int", route.experts },
+        { "pass", "pass", self.pass }, { "row_class", "class", self.class }, { "experts", "int", route.experts },
         { "slots", "int", route.slots }, { "k", "int", x.width }, { "inner", "int", inner }, { "ldx", "int", x.ld },
         { "activation", "act", options.act or "silu" }, { "x", "in", x }, { "ids", "in", route.ids },
         { "gate", "weight", gate }, { "up", "weight", up }, { "h", "out", h }, { "groups", "out", groups },
@@ -142,7 +142,7 @@ function Builder:experts(x, route, prefix, inner, width, options)
     local y = self:value(route.slots * width)
     local scratch2 = linear_scratch(self, rows * route.slots, inner)
     self:op("experts_down", {
-        { "pass", "pass", self.pass }, { "class", "class", self.class }, { "experts", "int", route.experts },
+        { "pass", "pass", self.pass }, { "row_class", "class", self.class }, { "experts", "int", route.experts },
         { "slots", "int", route.slots }, { "k", "int", inner }, { "n", "int", width }, { "h", "in", h },
         { "ids", "in", route.ids }, { "down", "weight", down }, { "y", "out", y }, { "groups", "in", groups },
         { "scratch", "scratch", scratch2 },

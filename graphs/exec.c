@@ -57,8 +57,9 @@ static void record(struct exec *exec, int kernel, const void *args, size_t bytes
     r->used += aligned;
 }
 
-void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number)
+void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
 {
+    (void)rows;
     if (exec->record)
         record(exec, kernel, args, bytes, number);
     else

@@ -42,8 +42,9 @@ struct exec {
     int64_t launches;
 };
 
-// Runs the kernel over the pool, or records the call. args are copied when recorded.
-void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number);
+// Runs the kernel, or records the call. args are copied when recorded. number: of the op in its program; rows: the capacity
+// of its pass, which a GPU's grid is made for.
+void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows);
 
 // Runs a recording's launches in order.
 void exec_replay(struct exec *exec, const struct recording *recording);

@@ -53,8 +53,8 @@ static void group_pairs(const int32_t *ids, int64_t pairs, int32_t experts, void
 
 static int up_need(const struct experts_up_args *a)
 {
-    int need = ISA_SYM(product_need)(a->class, &a->up, a->k);
-    return need | (a->gate.data ? ISA_SYM(product_need)(a->class, &a->gate, a->k) : 0);
+    int need = ISA_SYM(product_need)(a->row_class, &a->up, a->k);
+    return need | (a->gate.data ? ISA_SYM(product_need)(a->row_class, &a->gate, a->k) : 0);
 }
 
 static int64_t up_prepare_items(const void *args)
@@ -101,9 +101,9 @@ static void up_item(const struct experts_up_args *a, const struct row_view *v, i
     float *up = room->sums, *gate = room->sums + TILE_PANELS / 2 * CHUNK_ROWS * PANEL;
     for (int i = 0; i < count; i++)
         room->rows[i] = pairs[i] / a->slots;
-    ISA_SYM(products)(a->class, &a->up, e, first, panels, v, room->rows, count, 0, room, up);
+    ISA_SYM(products)(a->row_class, &a->up, e, first, panels, v, room->rows, count, 0, room, up);
     if (a->gate.data)
-        ISA_SYM(products)(a->class, &a->gate, e, first, panels, v, room->rows, count, 0, room, gate);
+        ISA_SYM(products)(a->row_class, &a->gate, e, first, panels, v, room->rows, count, 0, room, gate);
     float up_factor = weight_factor(&a->up, e), gate_factor = a->gate.data ? weight_factor(&a->gate, e) : 1.0f;
     for (int p = 0; p < panels; p++)
         for (int i = 0; i < count; i++) {
@@ -142,13 +142,13 @@ static int64_t down_rows(const struct experts_down_args *a)
 static int64_t down_prepare_items(const void *args)
 {
     const struct experts_down_args *a = args;
-    return ISA_SYM(view_items)(down_rows(a), ISA_SYM(product_need)(a->class, &a->down, a->k));
+    return ISA_SYM(view_items)(down_rows(a), ISA_SYM(product_need)(a->row_class, &a->down, a->k));
 }
 
 static void down_prepare_run(const void *args, int64_t begin, int64_t end, void *scratch)
 {
     const struct experts_down_args *a = args;
-    int need = ISA_SYM(product_need)(a->class, &a->down, a->k);
+    int need = ISA_SYM(product_need)(a->row_class, &a->down, a->k);
     struct row_view v = ISA_SYM(view_make)(a->h, a->k, a->k, down_rows(a), a->scratch, need);
     (void)scratch;
     ISA_SYM(view_prepare)(&v, a->h, a->k, down_rows(a), need, begin, end);
@@ -156,7 +156,7 @@ static void down_prepare_run(const void *args, int64_t begin, int64_t end, void 
 
 static int64_t down_spans(const struct experts_down_args *a)
 {
-    int span = item_panels(ISA_SYM(product_need)(a->class, &a->down, a->k));
+    int span = item_panels(ISA_SYM(product_need)(a->row_class, &a->down, a->k));
     return (weight_panels(&a->down) + span - 1) / span;
 }
 
@@ -169,7 +169,7 @@ static int64_t down_items(const void *args)
 static void down_item(const struct experts_down_args *a, const struct row_view *v, int32_t e, int64_t first, int panels,
                       const int32_t *pairs, int count, struct linear_room *room)
 {
-    ISA_SYM(products)(a->class, &a->down, e, first, panels, v, pairs, count, 0, room, room->sums);
+    ISA_SYM(products)(a->row_class, &a->down, e, first, panels, v, pairs, count, 0, room, room->sums);
     float factor = weight_factor(&a->down, e);
     for (int p = 0; p < panels; p++)
         for (int i = 0; i < count; i++) {
@@ -182,7 +182,7 @@ static void down_run(const void *args, int64_t begin, int64_t end, void *scratch
 {
     const struct experts_down_args *a = args;
     struct groups g = groups_at(a->groups, a->experts);
-    int need = ISA_SYM(product_need)(a->class, &a->down, a->k);
+    int need = ISA_SYM(product_need)(a->row_class, &a->down, a->k);
     struct row_view v = ISA_SYM(view_make)(a->h, a->k, a->k, down_rows(a), a->scratch, need);
     int64_t spans = down_spans(a), span = item_panels(need);
     for (int64_t item = begin; item < end; item++) {

@@ -17,7 +17,7 @@ static int linear_need(const struct linear_args *a)
 {
     int need = 0;
     for (int i = 0; i < a->parts; i++)
-        need |= ISA_SYM(product_need)(a->class, &a->part[i].w, a->k);
+        need |= ISA_SYM(product_need)(a->row_class, &a->part[i].w, a->k);
     return need;
 }
 
@@ -38,7 +38,7 @@ static void prepare_run(const void *args, int64_t begin, int64_t end, void *scra
 
 static int64_t part_items(const struct linear_args *a, int i)
 {
-    int span = item_panels(ISA_SYM(product_need)(a->class, &a->part[i].w, a->k));
+    int span = item_panels(ISA_SYM(product_need)(a->row_class, &a->part[i].w, a->k));
     return (weight_panels(&a->part[i].w) + span - 1) / span;
 }
 
@@ -56,7 +56,7 @@ static int64_t linear_items(const void *args)
 static void linear_item(const struct linear_args *a, const struct linear_part *part, const struct row_view *v,
                         int64_t item, struct linear_room *room)
 {
-    int span = item_panels(ISA_SYM(product_need)(a->class, &part->w, a->k));
+    int span = item_panels(ISA_SYM(product_need)(a->row_class, &part->w, a->k));
     int64_t first = item * span, left = weight_panels(&part->w) - first, rows = linear_rows(a);
     int panels = left < span ? (int)left : span;
     float alpha = part->alpha * weight_factor(&part->w, 0);
@@ -64,7 +64,7 @@ static void linear_item(const struct linear_args *a, const struct linear_part *p
         int count = (int)(rows - top < CHUNK_ROWS ? rows - top : CHUNK_ROWS);
         for (int r = 0; r < count; r++)
             room->rows[r] = (int32_t)(top + r);
-        ISA_SYM(products)(a->class, &part->w, 0, first, panels, v, room->rows, count, 1, room, room->sums);
+        ISA_SYM(products)(a->row_class, &part->w, 0, first, panels, v, room->rows, count, 1, room, room->sums);
         for (int i = 0; i < panels; i++) {
             int outputs = panel_outputs(part->w.n, first + i);
             float *y = part->y + top * part->ldy + (first + i) * PANEL;

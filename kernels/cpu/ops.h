@@ -48,7 +48,7 @@ enum { LINEAR_PARTS = 6 };
 struct linear_args {
     const struct pass *pass; // rows = pass->rows, unless row_multiple > 1: then rows = pass->rows * row_multiple
     int32_t row_multiple;    // e.g. the streams of a hyper-connection seen as rows
-    int32_t class;
+    int32_t row_class;
     int32_t k, ldx;
     const float *x;
     void *scratch; // linear_scratch_bytes(rows capacity, k): what phase 0 prepares for phase 1
@@ -67,7 +67,7 @@ struct linear_args {
 // Phase 0 groups the rows by expert (into `groups`); a row's bits do not depend on who shares its expert.
 struct experts_up_args {
     const struct pass *pass;
-    int32_t class, experts, slots, k, inner, ldx, activation;
+    int32_t row_class, experts, slots, k, inner, ldx, activation;
     const float *x;
     const int32_t *ids; // [rows][slots]
     struct weight gate, up;
@@ -79,7 +79,7 @@ struct experts_up_args {
 // Second half: y[r][s][:] = D_e h[r][s][:]. Uses the groups that experts_up made.
 struct experts_down_args {
     const struct pass *pass;
-    int32_t class, experts, slots, k, n;
+    int32_t row_class, experts, slots, k, n;
     const float *h;
     const int32_t *ids;
     struct weight down;
