@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prints what bench measured, for people and as JSON.
+
+#include "runtime/bench.h"
+#include "runtime/cli.h"
+
+#include <jansson.h>
+#include <string.h>
+
+enum { MAX_ROWS = KERNEL_COUNT };
+
+// The launches of one op in a round, added up.
+struct row {
+    const char *op;
+    int launches;
+    int64_t bytes;
+    double seconds;
+};
+
+static int make_rows(const struct bench *b, struct row rows[MAX_ROWS])
+{
+    int count = 0;
+    for (int i = 0; i < b->program->launches; i++) {
+        const struct model_op *op = &b->program->ops[i];
+        int at = 0;
+        while (at < count && strcmp(rows[at].op, op->op))
+            at++;
+        if (at == MAX_ROWS)
+            continue;
+        if (at == count)
+            rows[count++] = (struct row){.op = op->op};
+        rows[at].launches++;
+        rows[at].bytes += op->bytes;
+        rows[at].seconds += b->seconds[i];
+    }
+    return count;
+}
+
+static double best(const double *values, int count)
+{
+    double most = 0;
+    for (int i = 0; i < count; i++)
+        most = values[i] > most ? values[i] : most;
+    return most;
+}
+
+static double least(const double *values, int count)
+{
+    double low = values[0];
+    for (int i = 1; i < count; i++)
+        low = values[i] < low ? values[i] : low;
+    return low;
+}
+
+static double gigabytes(int64_t bytes, double seconds)
+{
+    return seconds > 0 ? (double)bytes / seconds * 1e-9 : 0;
+}
+
+void bench_print_text(const struct bench *b)
+{
+    char size[24];
+    int n = b->repeats;
+    double decode = bench_median(b->decode_rate, n), prompt = bench_median(b->prompt_rate, n);
+    printf("%s%s: %s kernels, %d threads, median of %d, load before %s\n", model.name,
+           b->synthetic ? " (synthetic weights)" : "", engine_isa(b->engine), engine_threads(b->engine), n, b->load);
+    printf("read ceiling  %8.2f GB/s   (best %.2f)\n", bench_median(b->ceiling_rate, 2 * n) * 1e-9,
+           best(b->ceiling_rate, 2 * n) * 1e-9);
+    printf("decode        %8.2f tok/s  (%.2f to %.2f), %s a token, %.2f GB/s, %.1f %% of the ceiling\n", decode,
+           least(b->decode_rate, n), best(b->decode_rate, n), cli_bytes(size, b->bytes_a_token),
+           decode * (double)b->bytes_a_token * 1e-9, 100 * bench_median(b->share, n));
+    if (b->drafting)
+        printf("drafted       %8.2f tok/s  (%.2f to %.2f), drafted %lld, accepted %lld\n",
+               bench_median(b->drafted_rate, n), least(b->drafted_rate, n), best(b->drafted_rate, n),
+               (long long)b->drafted, (long long)b->accepted);
+    printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d tokens, %.1f times decode\n", prompt,
+           least(b->prompt_rate, n), best(b->prompt_rate, n), b->prompt, prompt / decode);
+    const struct graph_counters *g = graph_store_counters(b->engine->graphs);
+    printf(
+        "a round: %.1f us, of which kernels %.1f us, host %.1f us; graphs: %lld replayed, %lld captured, %lld eager, "
+        "%lld evicted\n",
+        b->round_seconds * 1e6, b->kernel_seconds * 1e6, (b->round_seconds - b->kernel_seconds) * 1e6,
+        (long long)g->replayed, (long long)g->captured, (long long)g->eager, (long long)g->evicted);
+    struct row rows[MAX_ROWS];
+    int count = make_rows(b, rows);
+    printf("  %-14s %8s %10s %11s %8s %7s\n", "kernel", "launches", "us", "bytes", "GB/s", "time");
+    for (int i = 0; i < count; i++)
+        printf("  %-14s %8d %10.1f %11s %8.2f %6.1f%%\n", rows[i].op, rows[i].launches, rows[i].seconds * 1e6,
+               cli_bytes(size, rows[i].bytes), gigabytes(rows[i].bytes, rows[i].seconds),
+               b->kernel_seconds > 0 ? 100 * rows[i].seconds / b->kernel_seconds : 0);
+}
+
+static json_t *series(const double *values, int count)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(all, json_real(values[i]));
+    return json_pack("{s:f, s:f, s:f, s:o}", "median", bench_median(values, count), "least", least(values, count),
+                     "best", best(values, count), "all", all);
+}
+
+void bench_print_json(const struct bench *b)
+{
+    int n = b->repeats;
+    const struct graph_counters *g = graph_store_counters(b->engine->graphs);
+    json_t *root = json_pack("{s:s, s:b, s:s, s:i, s:s, s:i, s:i, s:i}", "name", model.name, "synthetic", b->synthetic,
+                             "isa", engine_isa(b->engine), "threads", engine_threads(b->engine), "load", b->load,
+                             "repeats", n, "prompt", b->prompt, "decode", b->tokens);
+    json_object_set_new(root, "bytes_a_token", json_integer(b->bytes_a_token));
+    json_object_set_new(root, "ceiling_bytes_per_second", series(b->ceiling_rate, 2 * n));
+    json_object_set_new(root, "decode_tokens_per_second", series(b->decode_rate, n));
+    json_object_set_new(root, "share_of_ceiling", series(b->share, n));
+    json_object_set_new(root, "prompt_tokens_per_second", series(b->prompt_rate, n));
+    if (b->drafting) {
+        json_object_set_new(root, "drafted_tokens_per_second", series(b->drafted_rate, n));
+        json_object_set_new(root, "drafted", json_integer(b->drafted));
+        json_object_set_new(root, "accepted", json_integer(b->accepted));
+    }
+    json_object_set_new(root, "round_seconds", json_real(b->round_seconds));
+    json_object_set_new(root, "kernel_seconds", json_real(b->kernel_seconds));
+    json_object_set_new(root, "graphs",
+                        json_pack("{s:I, s:I, s:I, s:I}", "replayed", (json_int_t)g->replayed, "captured",
+                                  (json_int_t)g->captured, "eager", (json_int_t)g->eager, "evicted",
+                                  (json_int_t)g->evicted));
+    struct row rows[MAX_ROWS];
+    int count = make_rows(b, rows);
+    json_t *kernels = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(kernels,
+                              json_pack("{s:s, s:i, s:I, s:f, s:f}", "op", rows[i].op, "launches", rows[i].launches,
+                                        "bytes", (json_int_t)rows[i].bytes, "seconds", rows[i].seconds,
+                                        "gigabytes_per_second", gigabytes(rows[i].bytes, rows[i].seconds)));
+    json_object_set_new(root, "kernels", kernels);
+    json_dumpf(root, stdout, JSON_INDENT(1));
+    putchar('\n');
+    json_decref(root);
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// bench: decode and prompt speed, each kernel's rate, and the machine's read ceiling measured between the repeats of the same
+// run, so that a share compares like with like on a machine that others use too.
+
+#include "runtime/bench.h"
+#include "runtime/cli.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int order(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(const double *values, int count)
+{
+    double sorted[2 * BENCH_REPEATS];
+    memcpy(sorted, values, (size_t)count * sizeof *values);
+    qsort(sorted, (size_t)count, sizeof *sorted, order);
+    return count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
+}
+
+// ---- measuring --------------------------------------------------------------------------------------------------------
+
+static bool open_stream(struct bench *b, struct stream **stream, int drafts, int prompt, struct error *error)
+{
+    struct stream_options options = {.sampling = {.top_p = 1}, .drafts = drafts};
+    if (!stream_open(b->engine, stream, &options, error))
+        return false;
+    return stream_prompt(*stream, b->ids, prompt, 0, 0, NULL, NULL, error);
+}
+
+// Decodes at least `tokens` tokens after the first; *rate in tokens a second.
+static bool decode(struct stream *stream, int tokens, double *rate, struct error *error)
+{
+    int32_t ids[MAX_WINDOW];
+    int count = 0, made = 0;
+    if (!stream_next(stream, ids, &count, error))
+        return false;
+    double start = cli_seconds();
+    while (made < tokens) {
+        if (!stream_next(stream, ids, &count, error))
+            return false;
+        if (!count)
+            return error_set(error, "the context is full; raise --context or lower --prompt and --decode");
+        made += count;
+    }
+    *rate = made / (cli_seconds() - start);
+    return true;
+}
+
+static bool repeat(struct bench *b, int i, struct error *error)
+{
+    struct stream *stream = NULL;
+    double before = ceiling_measure(b->ceiling), start = cli_seconds();
+    bool ok = open_stream(b, &stream, 0, b->prompt, error);
+    b->prompt_rate[i] = b->prompt / (cli_seconds() - start);
+    ok = ok && decode(stream, b->tokens, &b->decode_rate[i], error);
+    stream_close(stream);
+    double after = ceiling_measure(b->ceiling);
+    b->ceiling_rate[2 * i] = before;
+    b->ceiling_rate[2 * i + 1] = after;
+    b->share[i] = b->decode_rate[i] * (double)b->bytes_a_token / ((before + after) / 2);
+    if (!ok || !b->drafting)
+        return ok;
+    stream = NULL;
+    ok = open_stream(b, &stream, -1, b->prompt, error) && decode(stream, b->tokens, &b->drafted_rate[i], error);
+    if (ok) {
+        b->drafted += stream_counters(stream)->drafted;
+        b->accepted += stream_counters(stream)->accepted;
+    }
+    stream_close(stream);
+    return ok;
+}
+
+// Time of each launch of a plain round, averaged over a few rounds.
+static bool profile(struct bench *b, struct error *error)
+{
+    struct stream *stream = NULL;
+    int32_t ids[MAX_WINDOW];
+    int count = 0;
+    bool ok = open_stream(b, &stream, 0, b->prompt, error) && stream_next(stream, ids, &count, error) &&
+              stream_next(stream, ids, &count, error);
+    b->engine->exec.seconds = b->seconds;
+    double start = cli_seconds();
+    for (int i = 0; ok && i < BENCH_PROFILED; i++)
+        ok = stream_next(stream, ids, &count, error);
+    b->round_seconds = (cli_seconds() - start) / BENCH_PROFILED;
+    b->engine->exec.seconds = NULL;
+    stream_close(stream);
+    for (int i = 0; i < b->program->launches; i++) {
+        b->seconds[i] /= BENCH_PROFILED;
+        b->kernel_seconds += b->seconds[i];
+    }
+    return ok;
+}
+
+// ---- setting up -------------------------------------------------------------------------------------------------------
+
+// Ids to read: any ids do for time, but a real model drafts well on real text only.
+static bool make_ids(struct bench *b, struct error *error)
+{
+    static const char text[] =
+        "To list the files of a package, ask the package manager. The manual page of a command tells "
+        "which options it takes and what they do; the files that it reads come last. ";
+    struct tokenizer *tokenizer = NULL;
+    int32_t *piece = NULL;
+    size_t count = 0;
+    b->ids = malloc((size_t)b->prompt * sizeof *b->ids);
+    if (!b->ids)
+        return error_set(error, "no memory for %d ids", b->prompt);
+    if (!b->synthetic && tokenizer_tables.vocabulary && tokenizer_open(&tokenizer, &tokenizer_tables, NULL))
+        tokenizer_encode(tokenizer, text, sizeof text - 1, false, &piece, &count, NULL);
+    for (int i = 0; i < b->prompt; i++) {
+        uint64_t any = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
+        b->ids[i] = count ? piece[(size_t)i % count] : (int32_t)((any >> 33) % (uint64_t)model.vocabulary);
+    }
+    free(piece);
+    tokenizer_close(tokenizer);
+    return true;
+}
+
+static bool open_engine(struct bench *b, const struct settings *s, struct error *error)
+{
+    struct engine_options options = cli_engine_options(s);
+    int64_t need = b->prompt + b->tokens + 4 * MAX_WINDOW + BENCH_PROFILED;
+    options.lanes = 1;
+    if (!settings_given(s, FLAG_CONTEXT))
+        options.context = (int)(need < model.max_context ? need : model.max_context);
+    int64_t context = options.context;
+    if (context && need > context)
+        return error_set(error, "--prompt and --decode need %lld positions, the context holds %lld", (long long)need,
+                         (long long)context);
+    return engine_open(&b->engine, &options, error);
+}
+
+static bool open_bench(struct bench *b, const struct settings *s, struct error *error)
+{
+    b->prompt = (int)s->prompt_rows;
+    b->tokens = (int)s->decode_rows;
+    b->repeats = (int)s->repeat;
+    b->synthetic = s->weights && !strcmp(s->weights, "synthetic");
+    b->drafting = model.has_head && !s->no_drafts;
+    b->program = model.plain_round;
+    if (b->repeats > BENCH_REPEATS)
+        return error_set(error, "--repeat: expected at most %d, found %d", BENCH_REPEATS, b->repeats);
+    if (!make_ids(b, error) || !open_engine(b, s, error))
+        return false;
+    b->bytes_a_token = b->program->bytes;
+    int64_t bytes = model.weight_bytes;
+    bytes = bytes < BENCH_LEAST_BYTES ? BENCH_LEAST_BYTES : bytes > BENCH_MOST_BYTES ? BENCH_MOST_BYTES : bytes;
+    b->pool = pool_open(engine_threads(b->engine), 0, error);
+    b->ceiling = b->pool ? ceiling_open(b->pool, bytes, error) : NULL;
+    b->seconds = calloc((size_t)b->program->launches, sizeof *b->seconds);
+    if (!b->ceiling)
+        return false;
+    return b->seconds || error_set(error, "no memory");
+}
+
+static void read_load(struct bench *b)
+{
+    FILE *file = fopen("/proc/loadavg", "r");
+    if (!file || !fgets(b->load, sizeof b->load, file))
+        snprintf(b->load, sizeof b->load, "unknown");
+    b->load[strcspn(b->load, "\n")] = '\0';
+    if (file)
+        fclose(file);
+}
+
+static int bench_run(const struct settings *settings, struct error *error)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    bool ok = b || error_set(error, "no memory");
+    ok = ok && open_bench(b, settings, error);
+    if (ok)
+        read_load(b);
+    for (int i = 0; ok && i < b->repeats; i++)
+        ok = repeat(b, i, error);
+    ok = ok && profile(b, error);
+    if (ok)
+        (settings->json ? bench_print_json : bench_print_text)(b);
+    if (b) {
+        ceiling_close(b->ceiling);
+        pool_close(b->pool);
+        engine_close(b->engine);
+        free(b->seconds);
+        free(b->ids);
+    }
+    free(b);
+    return ok ? 0 : EXIT_BAD;
+}
+
+const struct command command_bench = {
+    .name = "bench",
+    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--json]",
+    .summary = "decode and prompt speed, each kernel's rate, and the share of the machine's read ceiling",
+    .notes = "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
+             "compares a\n"
+             "repeat with the two measurements around it. --weights synthetic needs no weight file.",
+    .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_JSON) | FLAG_BIT(FLAG_PROMPT_ROWS) | FLAG_BIT(FLAG_DECODE_ROWS) |
+             FLAG_BIT(FLAG_REPEAT),
+    .run = bench_run,
+};
