@@ -70,12 +70,13 @@ function checkpoint.open(folder, config)
     local set = safetensors.open(folder)
     config = config or safetensors.read_json(folder .. "/config.json")
     config = config.raw or config
-    local text = config.text_config or {}
+    local text = type(config.text_config) == "table" and config.text_config or {}
     local census = setmetatable({
         folder = folder, set = set, names = {}, used = {}, rules = {}, records = {}, ignored = {},
         mlx = config.quantization or text.quantization,
         quantization = config.quantization_config or text.quantization_config,
     }, Census)
+    encodings.check_config(census.quantization, census.mlx, folder)
     -- Some MLX exports repeat their table under both keys.
     if census.quantization and not census.quantization.quant_method and census.quantization.group_size and census.quantization.bits then
         census.mlx, census.quantization = census.mlx or census.quantization, nil
@@ -88,7 +89,6 @@ function checkpoint.open(folder, config)
         census.names[name] = tensor
         tensor.short = name
     end
-    encodings.check_config(census.quantization, census.mlx, folder)
     return census
 end
 

@@ -293,9 +293,11 @@ function encodings.check_module(module, k, quantization, mlx)
         if own == false then contradiction(module, "quantization", "not quantised") end
         if class == "affine" and type(own) == "table" then
             local bits, group = tonumber(own.bits), tonumber(own.group_size)
-            if bits and bits ~= module.bits then contradiction(module, "quantization", bits .. " bits") end
+            if bits and bits ~= module.bits then contradiction(module, "quantization", string.format("%g bits", bits)) end
             -- Exporters fall back to a smaller group where k is not a multiple of the configured one.
-            if group and group ~= module.group and k % group == 0 then contradiction(module, "quantization", "groups of " .. group) end
+            if group and group ~= module.group and k % group == 0 then
+                contradiction(module, "quantization", string.format("groups of %g", group))
+            end
         end
         return
     end
@@ -304,9 +306,9 @@ function encodings.check_module(module, k, quantization, mlx)
     if not METHODS[method][class] then contradiction(module, "quantization_config", "quant_method " .. method) end
     if class == "int4" then
         local bits, group = tonumber(quantization.bits), tonumber(quantization.group_size)
-        if bits and bits ~= 4 then contradiction(module, "quantization_config", string.format("%d bits", bits)) end
+        if bits and bits ~= 4 then contradiction(module, "quantization_config", string.format("%g bits", bits)) end
         if group and group > 0 and group ~= module.group then
-            contradiction(module, "quantization_config", string.format("groups of %d", group))
+            contradiction(module, "quantization_config", string.format("groups of %g", group))
         end
     elseif class == "nvfp4" and quantization.quant_algo == "FP8" then
         contradiction(module, "quantization_config", "quant_algo FP8")

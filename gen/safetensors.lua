@@ -83,7 +83,9 @@ local function exists(path)
 end
 
 local function shape_text(shape)
-    return "[" .. table.concat(shape, ", ") .. "]"
+    local parts = {}
+    for i, extent in ipairs(shape) do parts[i] = show(math.type(extent) and math.tointeger(extent) or extent) end
+    return "[" .. table.concat(parts, ", ") .. "]"
 end
 safetensors.shape_text = shape_text
 
