@@ -190,7 +190,7 @@ local function bits_of(name)
     end
 end
 
-local out, modules = {}, {} -- out: name -> { dtype, shape, data }; modules: name -> bits, of those that differ from 4
+local out = {} -- name -> { dtype, shape, data }
 
 local function put(name, dtype, shape, data) out[name] = { dtype = dtype, shape = shape, data = data } end
 
@@ -207,7 +207,6 @@ local function put_affine(module, t, shape, pieces, bits)
     put(module .. ".weight", "U32", with(k * bits // 32), table.concat(words))
     put(module .. ".scales", "BF16", with(k // GROUP), table.concat(scales))
     put(module .. ".biases", "BF16", with(k // GROUP), table.concat(biases))
-    if bits ~= 4 then modules[module] = bits end
 end
 
 -- Stacked experts: gate and up of one tensor become two modules.
@@ -284,18 +283,6 @@ local function write_safetensors(path)
     return 8 + #text + offset
 end
 
-local function write_config(from, to)
-    local lines = { '    "group_size": 32', '    "bits": 4', '    "mode": "affine"' }
-    for _, module in ipairs(sorted_keys(modules)) do
-        lines[#lines + 1] = string.format('    "%s": {"group_size": 32, "bits": %d}', module, modules[module])
-    end
-    local text, count = read_all(from):gsub("%s*}%s*$", function()
-        return ',\n  "quantization": {\n' .. table.concat(lines, ",\n") .. "\n  }\n}\n"
-    end)
-    if count ~= 1 then die("%s: expected a JSON object", from) end
-    write_all(to, text)
-end
-
 local source, target = arg[1], arg[2]
 if not target or arg[3] then die("expected two arguments, CHECKPOINT_DIR OUT_DIR") end
 local tensors, names = read_checkpoint(source .. "/model.safetensors")
@@ -304,5 +291,5 @@ for i, name in ipairs(names) do
     if io.stderr and i % 40 == 0 then io.stderr:write(string.format("%d of %d tensors\n", i, #names)) end
 end
 local bytes = write_safetensors(target .. "/model.safetensors")
-write_config(source .. "/config.json", target .. "/config.json")
+write_all(target .. "/config.json", read_all(source .. "/config.json"))
 io.stderr:write(string.format("%s/model.safetensors: %d bytes\n", target, bytes))
