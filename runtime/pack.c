@@ -192,6 +192,39 @@ static bool check_section(struct section_job *job, struct error *error)
     return pack_parallel((int64_t)pack_blocks(job->bytes), 0, check_block, job, error);
 }
 
+// Bytes that belong to no section are zeros.
+static bool check_zeros(const uint8_t *data, uint64_t count, const char *path, uint64_t offset, struct error *error)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (data[i] != 0)
+            return error_set(error, "%s: byte %llu is not zero: the file is damaged, make it again", path,
+                             (unsigned long long)(offset + i));
+    return true;
+}
+
+static bool check_gap(int file, const uint8_t *base, uint64_t from, uint64_t to, const char *path, struct error *error)
+{
+    uint8_t gap[PACK_PAGE];
+    uint64_t count = to - from;
+    if (to < from || count > sizeof gap)
+        return error_set(error, "%s: its header is damaged", path);
+    if (base)
+        return check_zeros(base + from, count, path, from, error);
+    errno = 0;
+    if (!read_at(file, gap, count, from))
+        return error_set(error, "%s: cannot be read (%s)", path, strerror(errno));
+    return check_zeros(gap, count, path, from, error);
+}
+
+// The gap after the checksums and, when there is a table, the one before it.
+static bool check_gaps(int file, const uint8_t *base, const struct pack_header *h, const char *path,
+                       struct error *error)
+{
+    return check_gap(file, base, sizeof *h + h->blocks * sizeof(uint64_t), h->weight_offset, path, error) &&
+           (h->table_bytes == 0 ||
+            check_gap(file, base, h->weight_offset + h->weight_bytes, h->table_offset, path, error));
+}
+
 // ---- opening ------------------------------------------------------------------------------------------------------------
 
 static const struct pack EMPTY = {.file = -1};
@@ -232,7 +265,7 @@ static bool read_header(int file, const char *path, const struct pack_shape *sha
         return error_set(error, "%s: out of memory", path);
     if (!read_at(file, (uint8_t *)*checksums, h->blocks * sizeof(uint64_t), sizeof *h))
         return error_set(error, "%s: cannot be read (%s)", path, strerror(errno));
-    return check_hash(h, *checksums, path, error);
+    return check_hash(h, *checksums, path, error) && check_gaps(file, NULL, h, path, error);
 }
 
 static bool fill_sections(struct pack *pack, const char *path, const struct pack_header *h, const uint64_t *checksums,
@@ -314,7 +347,8 @@ bool pack_open_memory(struct pack *pack, const void *blob, uint64_t bytes, const
                          (unsigned long long)bytes);
     memcpy(&header, base, sizeof header);
     const uint64_t *checksums = (const uint64_t *)(const void *)(base + sizeof header);
-    if (!check_header(&header, name, bytes, shape, error) || !check_hash(&header, checksums, name, error))
+    if (!check_header(&header, name, bytes, shape, error) || !check_hash(&header, checksums, name, error) ||
+        !check_gaps(-1, base, &header, name, error))
         return false;
     struct section_job job = {.path = name,
                               .what = "the weights",
