@@ -3,6 +3,7 @@
 // kv_append, index_pool, index_select and attention: against plain double references that read the caches' own encodings, and
 // bit for bit across page sizes, orders of pages, chunks of a prompt, and cuts.
 
+#include "kernels/cpu/kv.h"
 #include "tests/kernel_rig.h"
 
 enum { ROWS = 150, LANES = 2, RATIO = 4, MOST_PAGES = 256 };
@@ -324,6 +325,29 @@ static void test_shape(const struct rig_ops *ops, const char *name, const struct
     }
 }
 
+// Every E4M3 number keeps its code; what lies half way goes to the even code; what is too large to the largest.
+static void test_codes(void)
+{
+    bool exact = true, even = true;
+    for (int code = 0; code < 0x7e; code++) {
+        const double step = code < 8 ? ldexp(1, -9) : ldexp(1, code / 8 - 10);
+        const double value = code < 8 ? code * step : (8 + code % 8) * step;
+        for (int sign = 0; sign < 2; sign++) {
+            const double signed_value = sign ? -value : value, half = sign ? -step / 2 : step / 2;
+            uint8_t decoded[16] = {(uint8_t)(code | sign << 7)};
+            exact = exact && e4m3_encode((float)signed_value) == (code | sign << 7) &&
+                    (double)vf_first(e4m3_decode(decoded)) == signed_value;
+            even = even && (e4m3_encode((float)(signed_value + half)) & 0x7f) == code + code % 2 &&
+                   e4m3_encode((float)(signed_value + half * 1.01)) % 0x80 == code + 1 &&
+                   e4m3_encode((float)(signed_value + half * 0.99)) % 0x80 == code;
+        }
+    }
+    ok(exact, "fp8: every number keeps its code");
+    ok(even, "fp8: to the nearest code, ties to even");
+    ok(e4m3_encode(1e9f) == 0x7e && e4m3_encode(-449.0f) == 0xfe && e4m3_encode(-NAN) % 0x80 == 0x7f,
+       "fp8: what is too large becomes the largest");
+}
+
 static void test_isa(const struct rig_ops *ops)
 {
     test_shape(ops, "sparse f32", &(struct shape){6, 2, 80, 3, 24, 8, 5, KV_F32});
@@ -338,6 +362,7 @@ int main(void)
         index_w[i] = 1 + rig_float(0.5f);
     for (int i = 0; i < 32; i++)
         frequency[i] = powf(10000, -(float)i / 8);
+    test_codes();
     rig_each(test_isa);
     return rig_done();
 }

@@ -293,8 +293,10 @@ static void test_rounds(const struct rig_ops *ops)
             bool same = true;
             for (int l = 0; l < LANES; l++)
                 same = same && rig_same(plain + l * (ALL / LANES), drafted + l * (ALL / LANES), 4 * REPLY);
-            ok(same && fast < slow, "%s %d drafts, temperature %g: the same tokens in %d rounds, not %d", ops->isa,
-               drafts[i], (double)temperature, fast, slow);
+            // Most guesses are right, and a right guess is only drawn with the target's own noise.
+            ok(same && fast * 10 < slow * (i ? 5 : 8),
+               "%s %d drafts, temperature %g: the same tokens in %d rounds, not %d", ops->isa, drafts[i],
+               (double)temperature, fast, slow);
             ok(good, "%s %d drafts, temperature %g: the head reads the committed streams and tokens", ops->isa,
                drafts[i], (double)temperature);
         }
