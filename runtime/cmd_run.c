@@ -231,21 +231,20 @@ static bool read_prompt(const struct settings *s, char **text, size_t *bytes, st
     if (s->prompt) {
         *text = strdup(s->prompt);
         *bytes = strlen(s->prompt);
-        return *text || error_set(error, "no memory for the prompt");
-    }
-    if (!cli_read_file(s->file ? s->file : "-", MAX_TEXT, text, bytes, error))
+        if (!*text)
+            return error_set(error, "no memory for the prompt");
+    } else if (!cli_read_file(s->file ? s->file : "-", MAX_TEXT, text, bytes, error)) {
         return false;
-    if (!s->raw && *bytes && (*text)[*bytes - 1] == '\n')
+    } else if (!s->raw && *bytes && (*text)[*bytes - 1] == '\n') {
         (*text)[--*bytes] = '\0';
-    return true;
+    }
+    return *bytes || error_set(error, "the prompt is empty; give -p TEXT, -f FILE or text on standard input");
 }
 
 static bool run_once(struct run *r, const char *text, size_t bytes, struct error *error)
 {
     int32_t *ids = NULL;
     size_t count = 0;
-    if (!bytes)
-        return error_set(error, "the prompt is empty; give -p TEXT, -f FILE or text on standard input");
     bool ok = r->settings->raw ? encode_raw(r, text, bytes, &ids, &count, error)
                                : add_message(r, "user", text, bytes, error) && encode_messages(r, &ids, &count, error);
     ok = ok && feed(r, ids, count, error) && answer(r, error);

@@ -127,6 +127,8 @@ static bool bad_number(const struct flag_row *row, const char *name, const char 
 static bool one_of(const struct flag_row *row, const char *text)
 {
     size_t bytes = strlen(text);
+    if (strchr(text, '|'))
+        return false;
     for (const char *at = row->choices; bytes && (at = strstr(at, text)); at += bytes)
         if ((at == row->choices || at[-1] == '|') && (at[bytes] == '|' || !at[bytes]))
             return true;

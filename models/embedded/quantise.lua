@@ -4,8 +4,9 @@
 -- Makes the embedded model's weights: lua5.4 quantise.lua CHECKPOINT_DIR OUT_DIR
 --
 -- Reads the bf16 checkpoint and writes OUT_DIR/model.safetensors in the MLX affine layout (codes in 32-bit words, lowest bits
--- first; w = scale * q + bias per group of 32 along a row; scales and biases bf16) and OUT_DIR/config.json with the block
--- `quantization`. Invariant: the output depends on the input and on `rules` only, so that it can be made again, bit for bit.
+-- first; w = scale * q + bias per group of 32 along a row; scales and biases bf16), and copies config.json. That file says nothing
+-- of the packing, which mixes affine and FP8: dtypes and shapes tell. Invariant: the output depends on the input and on `rules`
+-- only, so that it can be made again, bit for bit.
 
 local cjson = require "cjson"
 

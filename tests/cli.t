@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The command line of a built binary: help, ranges, files, and the contracts that it can show by itself (chunks, threads, drafts,
+# repeats). BINARY names another build than that of the embedded model.
+
+binary=${BINARY:-build/flashnext/flashnext}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+out=$scratch/out err=$scratch/err
+tests=0 failures=0
+
+ok() { # STATUS NAME
+    tests=$((tests + 1))
+    if [ "$1" = 0 ]; then echo "ok $tests - $2"; else
+        failures=$((failures + 1))
+        echo "not ok $tests - $2"
+        sed 's/^/#   out: /' "$out" | head -5
+        sed 's/^/#   err: /' "$err" | head -5
+    fi
+}
+
+run() { "$binary" "$@" >"$out" 2>"$err" </dev/null; }
+
+# bad TEXT ARGUMENTS...: exit code 2, nothing on stdout, one line on stderr that holds TEXT.
+bad() {
+    local text=$1 code
+    shift
+    run "$@"
+    code=$?
+    [ $code = 2 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qF -- "$text" "$err"
+    ok $? "refused: $*"
+}
+
+if [ ! -x "$binary" ]; then
+    echo "not ok 1 - $binary is built"
+    echo "1..1"
+    exit 1
+fi
+
+# ---- help and flags ---------------------------------------------------------------------------------------------------
+
+for command in run eval tokenize detokenize info plan check bench; do
+    run $command --help
+    [ $? = 0 ] && grep -q -- "--help" "$out" && grep -q "$command" "$out"
+    ok $? "$command --help"
+done
+run --version && [ "$(wc -l <"$out")" = 1 ]
+ok $? "--version is one line"
+run --help && grep -q "detokenize" "$out"
+ok $? "--help lists the commands"
+run
+[ $? = 2 ]
+ok $? "no command: exit code 2"
+bad "unknown command" sing
+bad "unknown flag" eval --loud
+bad "unknown flag" tokenize --threads 2
+bad "unexpected argument" run hello
+bad "a value is missing" run -p
+bad "takes no value" info --json=yes
+bad "expected one of" eval --isa sse9 --tokens 1
+bad "expected one of" eval --isa "portable|avx2" --tokens 1
+for value in nan inf -1 1e999 0.5x "" "1 " 0x1 101; do bad "--temperature" run -p x --temperature "$value"; done
+for value in 1.01 -0.1 nan; do bad "--top-p" run -p x --top-p "$value"; done
+for value in -1 1.5 99999999999999999999 ten "" " 1"; do bad "--top-k" run -p x --top-k "$value"; done
+for value in -1 18446744073709551616 1.0 x; do bad "--seed" run -p x --seed "$value"; done
+for value in -1 513 2x; do bad "--threads" eval --tokens 1 --threads $value; done
+for value in 0 -3 1e3; do bad "--last" eval --tokens 1 --out "$scratch/x" --last $value; done
+bad "-n" run -p x -n -4
+
+# ---- eval -------------------------------------------------------------------------------------------------------------
+
+eval_() { run eval --quiet "$@"; }
+vocabulary=$("$binary" info --json | lua5.4 -e 'print(math.tointeger(require("cjson").decode(io.read("a")).vocabulary))')
+ids=""
+for i in $(seq 1 60); do ids+=$(((i * 7919) % vocabulary)),; done
+ids=${ids%,}
+
+bad "expected an id from 0 to $((vocabulary - 1)), found \"$vocabulary\"" eval --tokens "1,$vocabulary"
+bad "expected an id" eval --tokens "1,-2"
+bad "expected an id" eval --tokens "1,99999999999999999999"
+bad "expected an id" eval --tokens "1,2x"
+bad "at least one id" eval --tokens " , "
+bad "give --tokens" eval
+bad "give --tokens" eval --tokens 1 --tokens-file "$scratch/none"
+bad "$scratch/none" eval --tokens-file "$scratch/none"
+bad "directory" eval --tokens-file "$scratch"
+bad "at most 3" eval --tokens 1,2,3 --last 4 --out "$scratch/x"
+bad "needs --out" eval --tokens 1,2,3 --last 2
+bad "--chunk" eval --tokens 1,2,3 --chunk 99999
+bad "$scratch/no/x" eval --quiet --tokens 1,2,3 --out "$scratch/no/x"
+bad "$scratch/none" eval --quiet --tokens 1 --pack "$scratch/none"
+
+eval_ --tokens "$ids" --last 5 --out "$scratch/whole" && [ "$(stat -c %s "$scratch/whole")" = $((5 * vocabulary * 4)) ]
+ok $? "--last 5 writes five rows"
+eval_ --tokens "$ids" --last 2 --out "$scratch/two" && cmp -s <(tail -c $((2 * vocabulary * 4)) "$scratch/whole") "$scratch/two"
+ok $? "--last 2 writes the last two of them"
+tr ',' '\n' <<<"$ids" >"$scratch/ids"
+eval_ --tokens-file "$scratch/ids" --last 5 --out "$scratch/file" && cmp -s "$scratch/whole" "$scratch/file"
+ok $? "ids of a file give the same rows"
+for way in "--chunk 1" "--chunk 7" "--threads 1" "--threads 2 --chunk 13" "--page 4" "--page-order shuffled" "--eager" "--no-drafts"; do
+    # shellcheck disable=SC2086
+    eval_ --tokens "$ids" --last 5 --out "$scratch/way" $way && cmp -s "$scratch/whole" "$scratch/way"
+    ok $? "the same bits with $way"
+done
+eval_ --tokens "${ids%,*},0" --last 5 --out "$scratch/other" && ! cmp -s "$scratch/whole" "$scratch/other"
+ok $? "other ids give other bits"
+[ -z "$(find "$scratch" -name '*.part')" ]
+ok $? "no partial file is left"
+echo kept >"$scratch/kept"
+run eval --quiet --tokens "1,$vocabulary" --out "$scratch/kept"
+[ $? = 2 ] && [ "$(cat "$scratch/kept")" = kept ]
+ok $? "a refused request leaves an old file alone"
+
+eval_ --tokens "$ids" --greedy 24 && cp "$out" "$scratch/greedy" && [ "$(wc -l <"$out")" = 1 ] && [ "$(wc -w <"$out")" = 24 ]
+ok $? "--greedy 24 prints 24 ids on one line"
+eval_ --tokens "$ids" --greedy 24 --no-drafts && cmp -s "$out" "$scratch/greedy"
+ok $? "and the same ones without drafts"
+eval_ --tokens "$ids,$(cut -d' ' -f1-8 --output-delimiter=, "$scratch/greedy")" --greedy 16 && cmp -s "$out" <(cut -d' ' -f9- "$scratch/greedy")
+ok $? "and the same ones when their start is part of the prompt"
+bad "context" eval --quiet --tokens "$ids" --context 32
+bad "context" eval --quiet --tokens "$ids" --context 64 --greedy 40
+
+# ---- tokenize, detokenize -----------------------------------------------------------------------------------------------
+
+text=$'What does ls do?\n  naïve café, 日本語 <|im_end|>\t'
+printf '%s' "$text" | "$binary" tokenize >"$scratch/tokens" && "$binary" detokenize <"$scratch/tokens" >"$scratch/text" && cmp -s "$scratch/text" <(printf '%s' "$text")
+ok $? "text to ids and back"
+printf '%s' "$text" | "$binary" tokenize --plain >"$scratch/plain" && [ "$(wc -w <"$scratch/plain")" -gt "$(wc -w <"$scratch/tokens")" ] &&
+    "$binary" detokenize <"$scratch/plain" | cmp -s - <(printf '%s' "$text")
+ok $? "--plain takes special tokens for text"
+printf '"a\\u0000b"\n\n"x <|im_end|>"\n""\n' | "$binary" tokenize --jsonl >"$scratch/lines" && [ "$(wc -l <"$scratch/lines")" = 3 ] &&
+    "$binary" detokenize --jsonl <"$scratch/lines" >"$scratch/strings" && cmp -s "$scratch/strings" <(printf '"a\\u0000b"\n"x <|im_end|>"\n""\n')
+ok $? "--jsonl both ways, NUL and empty strings included"
+refused_input() { # TEXT INPUT ARGUMENTS...
+    local text=$1 input=$2
+    shift 2
+    printf '%b' "$input" | "$binary" "$@" >"$out" 2>"$err"
+    [ "${PIPESTATUS[1]}" = 2 ] && grep -qF -- "$text" "$err" && [ "$(wc -l <"$err")" = 1 ]
+    ok $? "refused: $* of $input"
+}
+refused_input "line 2" '"a"\n{"b": 1}\n' tokenize --jsonl
+refused_input "line 1" '"a\n' tokenize --jsonl
+refused_input "line 1" '[1, 1.5]\n' detokenize --jsonl
+refused_input "line 1" "[$vocabulary]\n" detokenize --jsonl
+refused_input "line 1" '"a"\n' detokenize --jsonl
+refused_input "expected an id" "1 $vocabulary\n" detokenize
+
+# ---- info, plan ---------------------------------------------------------------------------------------------------------
+
+run info && grep -q "programs:" "$out"
+ok $? "info"
+json() { lua5.4 -e 'local j = require("cjson").decode(io.read("a")); '"$1"; }
+run info --json && json 'local n = 0; for _, e in ipairs(j.encodings) do n = n + e.bytes end; assert(n > 0.9 * (j.weight_bytes + j.table_bytes)); assert(#j.programs > 2)' <"$out"
+ok $? "info --json: the encodings account for the weights"
+run plan && grep -q "total" "$out"
+ok $? "plan"
+run plan --json --context 1024 && cp "$out" "$scratch/plan" && json 'assert(j.total_bytes == j.weight_bytes + j.arena_bytes + j.kv_bytes + j.run_bytes + j.scratch_bytes + j.tables_bytes)' <"$out"
+ok $? "plan --json: the total is the sum of its parts"
+run plan --json --context 1024 --lanes 2 && json 'local k = require("cjson").decode(io.open("'"$scratch"'/plan"):read("a")); assert(j.kv_bytes == 2 * k.kv_bytes and j.run_bytes == 2 * k.run_bytes and j.weight_bytes == k.weight_bytes)' <"$out"
+ok $? "plan: two lanes take twice the cache and the states"
+bad "--context" plan --context 9999999
+bad "--page" plan --page 6
+
+# ---- check --------------------------------------------------------------------------------------------------------------
+
+run check --record "$scratch/rows" && [ -s "$scratch/rows" ]
+ok $? "check --record"
+run check --rows "$scratch/rows" && [ "$(grep -c ' ok; .* ok$' "$out")" -ge 1 ] && ! grep -q FAILED "$out"
+ok $? "check agrees with itself"
+cp "$scratch/rows" "$scratch/wrong"
+printf '\x00\x00\x80\x42' | dd of="$scratch/wrong" bs=1 seek=400 conv=notrunc status=none # one logit becomes 64
+run check --isa portable --rows "$scratch/wrong"
+[ $? = 1 ] && grep -q FAILED "$out"
+ok $? "check: one wrong logit gives exit code 1"
+head -c 1000 "$scratch/rows" >"$scratch/short"
+bad "bytes, found 1000" check --rows "$scratch/short"
+sed '1s/^PNL/XXX/' "$scratch/rows" >"$scratch/magic"
+bad "not a file of reference rows" check --rows "$scratch/magic"
+bad "--record" check --rows "$scratch/none"
+
+# ---- run ------------------------------------------------------------------------------------------------------------------
+
+run run -p "What does ls do?" --temperature 0 -n 40 && cp "$out" "$scratch/reply" && [ -s "$out" ] && tail -1 "$err" | grep -qE "^prompt [0-9]+ tokens, .* reply [0-9]+ tokens, .* drafted [0-9]+, accepted [0-9]+; stop: "
+ok $? "run -p: a reply, and a summary on stderr"
+run run -p "What does ls do?" --temperature 0 -n 40 --no-drafts --quiet && cmp -s "$out" "$scratch/reply" && [ ! -s "$err" ]
+ok $? "the same without drafts, and --quiet is quiet"
+echo "What does ls do?" | "$binary" run --temperature 0 -n 40 --quiet >"$out" 2>"$err" && cmp -s "$out" "$scratch/reply"
+ok $? "the same from a pipe"
+echo "What does ls do?" >"$scratch/prompt"
+run run -f "$scratch/prompt" --temperature 0 -n 40 && cmp -s "$out" "$scratch/reply"
+ok $? "the same from a file"
+for drafts in "" --no-drafts; do
+    # shellcheck disable=SC2086
+    run run -p "How do I find a package?" --temperature 0.8 --seed 7 -n 40 $drafts && cp "$out" "$scratch/sampled${drafts}"
+done
+cmp -s "$scratch/sampled" "$scratch/sampled--no-drafts"
+ok $? "a seeded reply is the same with and without drafts"
+run run -p "How do I find a package?" --temperature 1.5 --seed 8 -n 40 && ! cmp -s "$out" "$scratch/sampled"
+ok $? "another seed gives another reply"
+run run -p "How do I find a package?" -n 30 && cp "$out" "$scratch/again" && run run -p "How do I find a package?" -n 30 && cmp -s "$out" "$scratch/again"
+ok $? "a repeated command repeats its reply"
+run run -p "What does ls do?" --temperature 0 -n 1 && tail -1 "$err" | grep -q "stop: token limit"
+ok $? "-n 1 stops at the token limit"
+prompt_tokens() { run run -n 1 "$@" && sed -n 's/^prompt \([0-9]*\) tokens.*/\1/p' "$err"; }
+spelled=$(prompt_tokens -p 'a<|im_end|>b')
+template=$(prompt_tokens -p 'ab')
+whole=$(prompt_tokens --raw -p $'<|im_start|>user\na<|im_end|>b<|im_end|>\n<|im_start|>assistant\n')
+[ "${spelled:-0}" -gt "${whole:-0}" ] && [ "${template:-0}" -gt 2 ]
+ok $? "a message cannot spell a special token"
+bad "empty" run -p ""
+bad "UTF-8" run --quiet -p $'\xff'
+bad "not both" run -p a -f "$scratch/prompt"
+bad "$scratch/none" run -f "$scratch/none"
+bad "context" run --quiet -p "What does ls do?" --context 8
+"$binary" run -p hello -n 4 --quiet >/dev/full 2>"$err"
+[ $? = 2 ] && grep -q "cannot be written" "$err"
+ok $? "a full device is an error"
+
+echo "1..$tests"
+exit $((failures > 0))
