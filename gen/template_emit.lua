@@ -153,6 +153,7 @@ function Emit:emit_For(node)
     local outer_loop, outer_breakable, loop = self.loop, self.breakable, self:temporary("loop_")
     self:line("struct loop %s;", loop)
     self:line("loop_begin(run, &%s, %s);", loop, leaf)
+    if node.otherwise then self:line("bool done_%s = false;", loop) end
     self:line("while (loop_next(run, &%s)) {", loop)
     self.indent = self.indent + 1
     if filter then
@@ -173,11 +174,12 @@ function Emit:emit_For(node)
         self:block(node.body)
         self.indent = self.indent + 1
     end)
+    if node.otherwise then self:line("done_%s = true; // not reached by break and continue, as in Jinja2", loop) end
     self.loop, self.breakable = outer_loop, outer_breakable
     self.indent = self.indent - 1
     self:line("}")
     if node.otherwise then
-        self:line("if (%s.index0 < 0) {", loop)
+        self:line("if (!done_%s) {", loop)
         self:plain_scope(node.otherwise)
         self:line("}")
     end
@@ -282,7 +284,7 @@ function Emit:macro_function(node)
     self:line("{")
     self.indent = self.indent + 1
     self:line("struct scope *s = scope;")
-    self:line("(void)s, (void)arguments;")
+    self:line("(void)run, (void)s, (void)arguments;")
     local inner = scope.open(self.scope, names, nodes)
     self:within(inner, function()
         for i, parameter in ipairs(node.parameters) do

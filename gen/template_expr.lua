@@ -369,12 +369,6 @@ end
 -- Conditions ------------------------------------------------------------------------------------------------------------------
 
 function M:apply_test(node, leaf, name, args, kwargs)
-    if name == "filter" or name == "test" then
-        local known = constant_string(args[1]) or args[1] and args[1].k == "Captured" and nil
-        if not known then self:fail(node, "unsupported test 'is %s' of anything but a string", name) end
-        local found = name == "filter" and (signatures.filters[known] or WALKING[known]) or name == "test" and signatures.tests[known]
-        return found and "true" or "false"
-    end
     local signature = signatures.tests[name]
     if not signature then self:fail(node, "unsupported test 'is %s'", name) end
     local bound = self:bind(node, "is " .. name, signature, args, kwargs)
@@ -392,6 +386,12 @@ end
 function M:condition_Not(node) return "!" .. self:condition(node.operand) end
 
 function M:condition_Test(node)
+    if node.name == "filter" or node.name == "test" then
+        local known = constant_string(node.object)
+        if not known then self:fail(node, "unsupported test 'is %s' of anything but a string", node.name) end
+        if node.name == "test" then return signatures.tests[known] and "true" or "false" end
+        return (signatures.filters[known] or WALKING[known]) and "true" or "false"
+    end
     return self:apply_test(node, self:value(node.object), node.name, node.args, node.kwargs)
 end
 

@@ -55,6 +55,7 @@ end
 
 local Lexer = {}
 Lexer.__index = Lexer
+M.Lexer = Lexer -- so that a test can break a rule
 
 function Lexer:where(line) return ("%s:%d"):format(self.name, line or self.line) end
 

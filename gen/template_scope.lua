@@ -13,6 +13,7 @@ M.functions = { namespace = true, dict = true, range = true, raise_exception = t
 
 local Scope = {}
 Scope.__index = Scope
+M.Scope = Scope -- so that a test can break a rule
 
 local function new(parent)
     return setmetatable({

@@ -220,7 +220,7 @@ void print_json(struct template_run *run, struct builder *b, struct value v, con
 // The string of a value: itself where it is one.
 const struct text *value_string(struct template_run *run, struct value v);
 const char *value_type(struct value v); // Python's name of the type
-bool float_repr(double real, char out[40]);
+bool float_repr(double real, char out[80]);
 
 // What generated code calls. Order and meaning of operands are Python's.
 struct value template_name(struct template_run *run, const char *name);

@@ -236,17 +236,11 @@ struct value value_pos(struct template_run *run, struct value a)
     return made_of(value_int(x), a, a);
 }
 
+// Unlike +, ~ does not escape what is joined to a |safe string: it joins the plain strings.
 struct value value_concat(struct template_run *run, const struct value *parts, size_t count)
 {
     struct builder out = {0};
-    bool markup = false;
     for (size_t i = 0; i < count; i++)
-        markup = markup || (parts[i].kind == VALUE_TEXT && parts[i].text->markup);
-    for (size_t i = 0; i < count; i++) {
-        const struct text *text = value_string(run, parts[i]);
-        if (markup && !text->markup)
-            text = text_escape(run, text).text;
-        builder_text(run, &out, text, 0, text->size);
-    }
-    return builder_finish(run, &out, markup);
+        print_value(run, &out, parts[i]);
+    return builder_finish(run, &out, false);
 }

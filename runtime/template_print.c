@@ -11,7 +11,7 @@
 #include <utf8proc.h>
 
 // The shortest digits that read back as `real`, laid out as Python does.
-bool float_repr(double real, char out[40])
+bool float_repr(double real, char out[80])
 {
     if (!isfinite(real)) {
         strcpy(out, isnan(real) ? "nan" : real < 0 ? "-inf" : "inf");
@@ -34,14 +34,14 @@ bool float_repr(double real, char out[40])
             plain[count++] = *c;
     plain[count] = 0;
     if (exponent < -4 || exponent >= 16)
-        snprintf(out, 40, "%s%c%s%sE%c%02d", sign, plain[0], count > 1 ? "." : "", plain + 1, exponent < 0 ? '-' : '+',
+        snprintf(out, 80, "%s%c%s%sE%c%02d", sign, plain[0], count > 1 ? "." : "", plain + 1, exponent < 0 ? '-' : '+',
                  abs(exponent));
     else if (exponent < 0)
-        snprintf(out, 40, "%s0.%.*s%s", sign, -exponent - 1, "0000", plain);
+        snprintf(out, 80, "%s0.%.*s%s", sign, -exponent - 1, "0000", plain);
     else if (count <= exponent + 1)
-        snprintf(out, 40, "%s%s%.*s.0", sign, plain, exponent + 1 - count, "0000000000000000");
+        snprintf(out, 80, "%s%s%.*s.0", sign, plain, exponent + 1 - count, "0000000000000000");
     else
-        snprintf(out, 40, "%s%.*s.%s", sign, exponent + 1, plain, plain + exponent + 1);
+        snprintf(out, 80, "%s%.*s.%s", sign, exponent + 1, plain, plain + exponent + 1);
     char *big = strchr(out, 'E');
     if (big)
         *big = 'e';
@@ -56,7 +56,7 @@ static void print_string(struct template_run *run, struct builder *b, const char
 // Numbers, booleans and None, as both str() and repr() write them; false for other kinds.
 static bool print_scalar(struct template_run *run, struct builder *b, struct value v)
 {
-    char buffer[40];
+    char buffer[80];
     switch (v.kind) {
     case VALUE_NONE:
         print_string(run, b, "None", v.trusted);

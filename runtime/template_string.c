@@ -129,8 +129,7 @@ static struct value split_space(struct template_run *run, const struct text *tex
         }
         size_t from = at;
         if (limit >= 0 && (int64_t)parts.list->count == limit) {
-            struct value rest = text_cut(run, text, from, size);
-            list_push(run, parts, text_strip(run, rest.text, NULL, false, true));
+            list_push(run, parts, text_cut(run, text, from, size));
             return parts;
         }
         while (at < size && !text_is_space(code)) {
