@@ -2,14 +2,19 @@
 //
 // Where a program's launches go: run now (eager), or be recorded (capture). A program is one C function that launches its
 // kernels; called plainly it is the eager path, called under capture it becomes a graph, so the two cannot drift apart.
+// One implementation a target: exec_cpu.c (a captured program is its list of bound calls), exec_cuda.c (a CUDA graph).
 
 #ifndef EXEC_H
 #define EXEC_H
 
-#include "kernels/cpu/kernel.h"
 #include "runtime/error.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-struct pool;
+struct bind;
+struct exec;
+struct recording;
 
 // Numbers of the kernels, in the order of gen/ops.lua.
 enum kernel_number {
@@ -19,40 +24,43 @@ enum kernel_number {
     KERNEL_COUNT
 };
 
-// One recorded launch: the arguments as they were, pointers included.
-struct recorded {
-    int32_t kernel, number; // number: of the op in its program
-    int64_t args;           // offset of the arguments in the recording's bytes
+struct exec_options {
+    const char *isa; // CPU: instruction set by name; NULL: the best
+    int threads;     // CPU: 0: one a core
+    int device;      // GPU: number
 };
 
-// A captured program: its list of bound calls. Owned by the graph store.
-struct recording {
-    struct recorded *launch;
-    int32_t count, capacity;
-    unsigned char *bytes;
-    int64_t used, size;
-};
+// Opens the target. NULL with an error when this machine lacks it. The caller closes it.
+struct exec *exec_open(const struct exec_options *options, struct error *error);
+void exec_close(struct exec *exec);
 
-struct exec {
-    const struct kernel *const *kernels; // [KERNEL_COUNT] of the chosen ISA
-    struct pool *pool;
-    struct recording *record; // not NULL: capture
-    bool failed;              // a capture ran out of memory
-    double *seconds;          // not NULL: adds each launch's time to seconds[number]
-    int64_t launches;
-};
+// Name of the kernels in use ("avx512", "sm_90"), and how many threads run them (GPU: multiprocessors).
+const char *exec_kernels(const struct exec *exec);
+int exec_threads(const struct exec *exec);
 
 // Runs the kernel, or records the call. args are copied when recorded. number: of the op in its program; rows: the capacity
-// of its pass, which a GPU's grid is made for.
+// of its pass, which a GPU's grid is made for. Errors are kept until exec_sync.
 void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows);
 
-// Runs a recording's launches in order.
+// Records what emit launches, without running it. NULL when memory is short or a launch failed; bytes tells how far it came.
+struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
+                               const struct bind *bind, int64_t *bytes);
 void exec_replay(struct exec *exec, const struct recording *recording);
+void exec_forget(struct recording *recording);
+int64_t exec_recording_bytes(const struct recording *recording);
+int exec_recording_launches(const struct recording *recording);
 
-// Frees what a recording holds.
-void recording_clear(struct recording *recording);
+// Waits until everything that was launched is done. False with program-independent text when something failed.
+bool exec_sync(struct exec *exec, struct error *error);
 
-// The kernels of an ISA by name, or NULL when this machine or build lacks it; "best" of all with NULL.
-const struct kernel *const *kernels_find(const char *isa, const char **chosen);
+// Adds each launch's time to seconds[number] until called with NULL. Launches then run one by one.
+void exec_profile(struct exec *exec, double *seconds);
+
+// CPU: the thread pool, for measurements that need the same threads. NULL on a GPU.
+struct pool;
+struct pool *exec_pool(struct exec *exec);
+
+// Names of the instruction sets of this build that this machine can run, best first; ends with NULL.
+const char *const *exec_available(void);
 
 #endif

@@ -2,7 +2,7 @@
 //
 // The kernels of each instruction set, in the order of gen/ops.lua.
 
-#include "graphs/exec.h"
+#include "graphs/kernels.h"
 #include "kernels/cpu/isa.h"
 #include <string.h>
 
@@ -69,4 +69,15 @@ const struct kernel *const *kernels_find(const char *isa, const char **chosen)
         }
     }
     return NULL;
+}
+
+const char *const *exec_available(void)
+{
+    static const char *names[ISA_COUNT + 1];
+    int count = 0;
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (table_of(isa_names[i]) && isa_available(isa_names[i]))
+            names[count++] = isa_names[i];
+    names[count] = NULL;
+    return names;
 }

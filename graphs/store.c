@@ -13,7 +13,8 @@ enum { BUCKETS = 256, SEEN = 1024 };
 struct entry {
     struct graph_key key;
     uint64_t hash;
-    struct recording recording;
+    struct recording *recording;
+    int64_t bytes;
     struct entry *next;          // in the bucket
     struct entry *newer, *older; // by last use
 };
@@ -66,11 +67,6 @@ struct graph_store *graph_store_open(int64_t budget_bytes, int budget_count)
     return store;
 }
 
-static int64_t entry_bytes(const struct entry *e)
-{
-    return (int64_t)sizeof *e + e->recording.size + (int64_t)e->recording.capacity * (int64_t)sizeof(struct recorded);
-}
-
 static void unlink_use(struct graph_store *store, struct entry *e)
 {
     *(e->newer ? &e->newer->older : &store->newest) = e->older;
@@ -92,9 +88,9 @@ static void drop(struct graph_store *store, struct entry *e)
         at = &(*at)->next;
     *at = e->next;
     unlink_use(store, e);
-    store->bytes -= entry_bytes(e);
+    store->bytes -= e->bytes;
     store->count--;
-    recording_clear(&e->recording);
+    exec_forget(e->recording);
     free(e);
 }
 
@@ -121,7 +117,8 @@ static struct entry *find(struct graph_store *store, const struct graph_key *key
     return NULL;
 }
 
-static void complain(struct graph_store *store, const struct graph_key *key, const struct recording *r)
+// A capture that failed: said once, since every round would say it again.
+static void complain(struct graph_store *store, const struct graph_key *key, int64_t bytes)
 {
     store->counters.failed++;
     if (store->complained)
@@ -131,35 +128,42 @@ static void complain(struct graph_store *store, const struct graph_key *key, con
         stderr,
         "pianola: capture of %s (%d lanes, %d rows) failed after %lld bytes; %lld of %lld bytes are in use; going on "
         "eagerly with the same results\n",
-        key->program->name, (int)key->lanes, (int)key->rows, (long long)r->used, (long long)store->bytes,
+        key->program->name, (int)key->lanes, (int)key->rows, (long long)bytes, (long long)store->bytes,
         (long long)store->budget_bytes);
 }
 
-// Records the program. NULL when memory or the budget is short.
+static struct recording *record(struct exec *exec, const struct graph_key *key, const struct bind *bind, int64_t *bytes)
+{
+    struct recording *r = exec_capture(exec, key->program->emit, bind, bytes);
+#ifdef GRAPH_TEST
+    if (r && graph_test_fail_capture && --graph_test_fail_capture == 0) {
+        exec_forget(r);
+        return NULL;
+    }
+#endif
+    return r;
+}
+
+// Records the program and keeps it. NULL when memory or the budget is short.
 static struct entry *capture(struct graph_store *store, struct exec *exec, const struct graph_key *key, uint64_t hash,
                              const struct bind *bind)
 {
+    int64_t bytes = 0;
     struct entry *e = calloc(1, sizeof *e);
-    if (!e)
-        return NULL;
-    e->key = *key;
-    e->hash = hash;
-    exec->record = &e->recording;
-    exec->failed = false;
-    key->program->emit(exec, bind);
-    exec->record = NULL;
-#ifdef GRAPH_TEST
-    if (graph_test_fail_capture && --graph_test_fail_capture == 0)
-        exec->failed = true;
-#endif
-    if (exec->failed || entry_bytes(e) > store->budget_bytes) {
-        complain(store, key, &e->recording);
-        recording_clear(&e->recording);
+    if (e)
+        e->recording = record(exec, key, bind, &bytes);
+    if (!e || !e->recording || bytes > store->budget_bytes) {
+        complain(store, key, bytes);
+        if (e)
+            exec_forget(e->recording);
         free(e);
         return NULL;
     }
+    e->key = *key;
+    e->hash = hash;
+    e->bytes = bytes + (int64_t)sizeof *e;
     store->counters.captured++;
-    store->bytes += entry_bytes(e);
+    store->bytes += e->bytes;
     store->count++;
     e->next = store->bucket[hash % BUCKETS];
     store->bucket[hash % BUCKETS] = e;
@@ -195,7 +199,7 @@ void graph_store_run(struct graph_store *store, struct exec *exec, const struct 
         link_newest(store, e);
     }
     store->counters.replayed++;
-    exec_replay(exec, &e->recording);
+    exec_replay(exec, e->recording);
 }
 
 void graph_store_warm(struct graph_store *store, struct exec *exec, const struct graph_key *key,

@@ -4,10 +4,10 @@
 // for a stream's own bookkeeping.
 
 #include "runtime/engine_state.h"
+#include "runtime/weights.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,15 +19,6 @@ double engine_seconds(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static bool choose_kernels(struct engine *e, struct error *error)
-{
-    const struct kernel *const *kernels = kernels_find(e->options.isa, &e->isa);
-    if (!kernels)
-        return error_set(error, "--isa %s: this machine or build has no such kernels", e->options.isa);
-    e->exec.kernels = kernels;
-    return true;
 }
 
 static bool choose_sizes(struct engine *e, struct error *error)
@@ -83,7 +74,7 @@ static bool default_path(char *path, size_t size, struct error *error)
     return true;
 }
 
-static bool load_weights(struct engine *e, struct error *error)
+static bool open_pack(struct engine *e, struct error *error)
 {
     const struct engine_options *o = &e->options;
     struct pack_shape shape = {model.identity, (uint64_t)model.weight_bytes, (uint64_t)model.table_bytes};
@@ -105,32 +96,37 @@ static bool load_weights(struct engine *e, struct error *error)
         if (progress.shown)
             fprintf(stderr, "\n");
     }
-    if (!ok)
-        return false;
-    for (int i = 0; i < model.table_count; i++)
-        e->rows[i] = pack_rows(&e->pack, &model.entries[model.tables[i]]);
-    return true;
+    return ok;
 }
 
+// The blocks of all passes, with the arrays of their rows behind them.
 static bool open_passes(struct engine *e, struct error *error)
 {
-    int64_t rows = 0;
+    int64_t rows = 0, head = PASS_COUNT * (int64_t)sizeof(struct pass);
     for (int i = 0; i < PASS_COUNT; i++)
         rows += model.pass_rows[i];
-    e->pass_rows = calloc((size_t)(rows * 3), sizeof *e->pass_rows);
-    if (!e->pass_rows)
-        return error_set(error, "no memory for the rows of a pass");
-    int32_t *at = e->pass_rows;
+    if (!mirror_open(&e->passes, head + rows * 3 * (int64_t)sizeof(int32_t), "the rows of a pass", error))
+        return false;
+    struct pass *pass = e->passes.host;
+    int32_t *at = (int32_t *)(void *)((uint8_t *)e->passes.device + head);
     for (int i = 0; i < PASS_COUNT; i++) {
-        e->pass[i].lane = at;
-        e->pass[i].position = at + model.pass_rows[i];
-        e->pass[i].token = at + 2 * model.pass_rows[i];
+        pass[i].lane = at;
+        pass[i].position = at + model.pass_rows[i];
+        pass[i].token = at + 2 * model.pass_rows[i];
         at += 3 * model.pass_rows[i];
     }
+    mirror_push(&e->passes, 0, head);
     return true;
 }
 
-static bool open_memory(struct engine *e, struct error *error)
+static enum page_order page_order(const char *name)
+{
+    if (name && !strcmp(name, "reversed"))
+        return PAGES_REVERSED;
+    return name && !strcmp(name, "shuffled") ? PAGES_SHUFFLED : PAGES_IDENTITY;
+}
+
+static bool open_pages(struct engine *e, struct error *error)
 {
     int page = e->options.page;
     int64_t page_bytes = ((int64_t)page * model.position_bytes[e->kv_encoding] + 63) / 64 * 64;
@@ -142,41 +138,41 @@ static bool open_memory(struct engine *e, struct error *error)
     if (pages > INT32_MAX)
         return error_set(error, "--context %d needs %" PRId64 " pages; a larger --page or a smaller context is needed",
                          e->context, pages);
-    const char *order = e->options.page_order;
-    enum page_order how = !order || !strcmp(order, "identity") ? PAGES_IDENTITY
-                          : !strcmp(order, "reversed")         ? PAGES_REVERSED
-                                                               : PAGES_SHUFFLED;
-    if (!pages_open(&e->pages, (uint32_t)pages, page_bytes, how, error))
+    return pages_open(&e->pages, (uint32_t)pages, page_bytes, page_order(e->options.page_order), error);
+}
+
+static bool open_lanes(struct engine *e, struct error *error)
+{
+    if (!mirror_open(&e->block, sizeof(struct round_block), "the lanes", error))
         return false;
-    void *arena = mmap(NULL, (size_t)model.arena_bytes + 64, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena == MAP_FAILED)
-        return error_set(error, "no memory for an arena of %.1f MiB", (double)model.arena_bytes / (1 << 20));
-    madvise(arena, (size_t)model.arena_bytes, MADV_HUGEPAGE);
-    e->arena = arena;
+    e->arena = device_alloc(model.arena_bytes, "the arena", error);
+    e->logits = malloc((size_t)model.tail * (size_t)model.logits_width * sizeof *e->logits);
+    if (!e->arena || !e->logits)
+        return e->arena ? error_set(error, "no memory for logits") : false;
     for (int i = 0; i < e->lanes; i++) {
-        e->slot[i].tokens = calloc((size_t)e->context + MAX_WINDOW + 2, sizeof(int32_t));
-        e->slot[i].table = calloc((size_t)e->table_size, sizeof(uint32_t));
-        if (!e->slot[i].tokens || !e->slot[i].table)
-            return error_set(error, "no memory for the tables of lane %d", i);
+        e->slot[i].lane = &engine_block(e)->lane[i];
+        if (!mirror_open(&e->slot[i].tokens, (e->context + MAX_WINDOW + 2) * (int64_t)sizeof(int32_t),
+                         "a lane's tokens", error) ||
+            !mirror_open(&e->slot[i].table, e->table_size * (int64_t)sizeof(uint32_t), "a lane's page table", error))
+            return false;
     }
     return true;
 }
 
 static bool open_all(struct engine *e, struct error *error)
 {
-    if (!choose_kernels(e, error) || !choose_sizes(e, error))
+    struct exec_options options = {.isa = e->options.isa, .threads = e->options.threads};
+    if (!choose_sizes(e, error))
+        return false;
+    e->exec = exec_open(&options, error);
+    if (!e->exec)
         return false;
     e->rows = calloc((size_t)model.table_count + 1, sizeof *e->rows);
-    e->pool = pool_open(e->options.threads, KERNEL_SCRATCH, error);
-    if (!e->pool)
-        return false;
-    e->threads = pool_threads(e->pool);
-    e->exec.pool = e->pool;
     e->graphs = graph_store_open(GRAPH_BYTES, GRAPHS);
     if (!e->rows || !e->graphs)
         return error_set(error, "no memory to start");
-    return open_passes(e, error) && open_memory(e, error) && load_weights(e, error);
+    return open_passes(e, error) && open_pages(e, error) && open_lanes(e, error) && open_pack(e, error) &&
+           weights_place(&e->pack, &e->weights, e->rows, error);
 }
 
 bool engine_open(struct engine **out, const struct engine_options *options, struct error *error)
@@ -193,8 +189,9 @@ bool engine_open(struct engine **out, const struct engine_options *options, stru
     }
     if (!options->quiet)
         fprintf(stderr, "%s: %s kernels, %d threads, weights %.1f MiB%s, arena %.1f MiB, %d lane%s of %d positions\n",
-                model.name, e->isa, e->threads, (double)model.weight_bytes / (1 << 20), options->map ? " (mapped)" : "",
-                (double)model.arena_bytes / (1 << 20), e->lanes, e->lanes == 1 ? "" : "s", e->context);
+                model.name, engine_isa(e), engine_threads(e), (double)model.weight_bytes / (1 << 20),
+                options->map ? " (mapped)" : "", (double)model.arena_bytes / (1 << 20), e->lanes,
+                e->lanes == 1 ? "" : "s", e->context);
     *out = e;
     return true;
 }
@@ -207,27 +204,29 @@ void engine_close(struct engine *e)
         stream_close(e->slot[i].stream);
     graph_store_close(e->graphs);
     for (int i = 0; i < MAX_LANES; i++) {
-        free(e->slot[i].tokens);
-        free(e->slot[i].table);
+        mirror_close(&e->slot[i].tokens);
+        mirror_close(&e->slot[i].table);
     }
-    if (e->arena)
-        munmap(e->arena, (size_t)model.arena_bytes + 64);
+    weights_release(&e->weights, e->rows);
+    mirror_close(&e->block);
+    mirror_close(&e->passes);
+    device_free(e->arena, model.arena_bytes);
     pages_close(&e->pages);
-    free(e->pass_rows);
     pack_close(&e->pack);
+    free(e->logits);
     free(e->rows);
-    pool_close(e->pool);
+    exec_close(e->exec);
     free(e);
 }
 
 const char *engine_isa(const struct engine *engine)
 {
-    return engine->isa;
+    return exec_kernels(engine->exec);
 }
 
 int engine_threads(const struct engine *engine)
 {
-    return engine->threads;
+    return exec_threads(engine->exec);
 }
 
 int engine_context(const struct engine *engine)
@@ -239,61 +238,4 @@ int engine_chunk(const struct engine *engine)
 {
     (void)engine;
     return model.chunk;
-}
-
-struct bind engine_bind(struct engine *e, struct slot *only)
-{
-    struct bind b = {.arena = e->arena,
-                     .weights = e->pack.weights,
-                     .pass = e->pass,
-                     .rows = e->rows,
-                     .result = e->result,
-                     .failed = &e->failed,
-                     .kv_encoding = e->kv_encoding};
-    b.lanes.page = e->options.page;
-    b.lanes.pages = e->pages.arena;
-    b.lanes.page_bytes = e->pages.page_bytes;
-    for (int i = 0; i < e->lanes; i++) {
-        struct slot *slot = &e->slot[i];
-        if (only ? slot != only : !slot->stream)
-            continue;
-        b.lanes.lane[b.lanes.count] = &slot->lane;
-        b.lanes.table[b.lanes.count++] = slot->table;
-    }
-    return b;
-}
-
-bool engine_run(struct engine *e, const struct program *program, struct slot *slot, struct error *error)
-{
-    struct bind b = engine_bind(e, slot);
-    struct graph_key key = {.program = program,
-                            .lanes = b.lanes.count,
-                            .rows = program->rows,
-                            .generation = e->pages.generation,
-                            .kv_encoding = e->kv_encoding};
-    for (int i = 0; i < b.lanes.count; i++) {
-        key.lane[i] = b.lanes.lane[i];
-        key.table[i] = b.lanes.table[i];
-        key.draft[i] = slot->draft;
-    }
-    e->failed = 0;
-    if (e->options.eager)
-        program->emit(&e->exec, &b);
-    else
-        graph_store_run(e->graphs, &e->exec, &key, &b);
-    if (e->failed)
-        return error_set(error,
-                         "%s: a row of the n-gram table could not be read; is the weight file still there and whole?",
-                         program->name);
-    return true;
-}
-
-bool engine_map(struct engine *e, struct slot *slot, int positions, struct error *error)
-{
-    int page = e->options.page, need = (positions + page - 1) / page;
-    for (; slot->mapped < need && slot->mapped < e->table_size; slot->mapped++)
-        if (!pages_claim(&e->pages, &slot->table[slot->mapped]))
-            return error_set(error, "no page is free for position %d; fewer streams or a smaller --context is needed",
-                             positions - 1);
-    return true;
 }

@@ -3,9 +3,9 @@
 // The page pool. See pages.h.
 
 #include "runtime/pages.h"
+#include "runtime/device.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static void order_free(struct pages *p, enum page_order order)
 {
@@ -26,17 +26,15 @@ bool pages_open(struct pages *pages, uint32_t count, int64_t page_bytes, enum pa
     *pages = (struct pages){.count = count, .free_count = count, .page_bytes = page_bytes, .generation = 1};
     if (__builtin_mul_overflow((int64_t)count, page_bytes, &bytes) || bytes <= 0)
         return error_set(error, "%u pages of %lld bytes are too many", count, (long long)page_bytes);
-    void *arena = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *arena = device_alloc(bytes, "the page pool", error);
     pages->free = malloc(count * sizeof *pages->free);
     pages->used = calloc(count, 1);
-    if (arena == MAP_FAILED || !pages->free || !pages->used) {
-        if (arena != MAP_FAILED)
-            munmap(arena, (size_t)bytes);
+    if (!arena || !pages->free || !pages->used) {
+        device_free(arena, bytes);
         free(pages->free);
         free(pages->used);
         *pages = (struct pages){0};
-        return error_set(error, "no memory for %u pages of %lld bytes (%.1f GiB); lower --context or --lanes", count,
-                         (long long)page_bytes, (double)bytes / (1 << 30));
+        return arena ? error_set(error, "no memory for the tables of %u pages", count) : false;
     }
     pages->arena = arena;
     order_free(pages, order);
@@ -45,8 +43,7 @@ bool pages_open(struct pages *pages, uint32_t count, int64_t page_bytes, enum pa
 
 void pages_close(struct pages *pages)
 {
-    if (pages->arena)
-        munmap(pages->arena, (size_t)((int64_t)pages->count * pages->page_bytes));
+    device_free(pages->arena, (int64_t)pages->count * pages->page_bytes);
     free(pages->free);
     free(pages->used);
     *pages = (struct pages){0};
@@ -90,7 +87,7 @@ bool pages_claim_run(struct pages *pages, uint32_t length, uint32_t *first)
             continue;
         memset(pages->used + i, 1, length);
         sweep(pages);
-        memset(pages_at(pages, i), 0, (size_t)(length * pages->page_bytes));
+        device_zero(pages_at(pages, i), length * pages->page_bytes);
         *first = i;
         return true;
     }

@@ -10,16 +10,16 @@
 static void reset_lane(struct stream *s)
 {
     struct slot *slot = s->slot;
-    struct lane *lane = &slot->lane;
+    struct lane *lane = slot->lane;
     const struct sampling *p = &s->options.sampling;
     *lane = (struct lane){.top_k = p->top_k,
                           .temperature = p->temperature,
                           .top_p = p->top_p,
                           .min_p = p->min_p,
                           .seed = p->seed,
-                          .tokens = slot->tokens,
+                          .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
-    memset(lane->run, 0, (size_t)model.run_bytes);
+    device_zero(lane->run, model.run_bytes);
     s->started = false;
     s->last_rows = 0;
     s->kept_length = 0;
@@ -60,10 +60,10 @@ void stream_close(struct stream *s)
     struct engine *e = s->engine;
     struct slot *slot = s->slot;
     while (slot->mapped > 0)
-        pages_release(&e->pages, slot->table[--slot->mapped]);
+        pages_release(&e->pages, ((const uint32_t *)slot->table.host)[--slot->mapped]);
     pages_release_run(&e->pages, slot->run, e->run_pages);
     slot->stream = NULL;
-    free(s->kept_run);
+    device_free(s->kept_run, model.run_bytes);
     free(s);
 }
 
@@ -71,7 +71,7 @@ void stream_close(struct stream *s)
 
 static bool check_ids(const struct stream *s, const int32_t *ids, int count, struct error *error)
 {
-    const struct lane *lane = &s->slot->lane;
+    const struct lane *lane = s->slot->lane;
     if (count < 1)
         return error_set(error, "a prompt needs at least one token");
     for (int i = 0; i < count; i++)
@@ -88,15 +88,14 @@ static bool check_ids(const struct stream *s, const int32_t *ids, int count, str
 static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(void *, int, const float *), void *user,
                      struct error *error)
 {
-    struct lane *lane = &s->slot->lane;
-    const float *logits = (const float *)(const void *)(s->engine->arena + model.logits_offset);
+    struct lane *lane = s->slot->lane;
     for (int done = 0; done < rows; done += lane->tail_rows) {
         lane->tail_first = first + done;
         lane->tail_rows = rows - done < model.tail ? rows - done : model.tail;
         if (!engine_run(s->engine, model.tail_program, s->slot, error))
             return false;
         for (int i = 0; on_logits && i < lane->tail_rows; i++)
-            on_logits(user, lane->tail_first + i, logits + (int64_t)i * model.logits_width);
+            on_logits(user, lane->tail_first + i, engine_logits(s->engine, i));
     }
     return true;
 }
@@ -105,16 +104,16 @@ static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(vo
 static void keep_state(struct stream *s)
 {
     if (!s->kept_run)
-        s->kept_run = malloc((size_t)model.run_bytes);
+        s->kept_run = device_alloc(model.run_bytes, "a kept state", NULL);
     if (!s->kept_run)
         return; // costs time on the next turn, nothing else
-    memcpy(s->kept_run, s->slot->lane.run, (size_t)model.run_bytes);
-    s->kept_length = s->slot->lane.length;
+    device_copy(s->kept_run, s->slot->lane->run, model.run_bytes);
+    s->kept_length = s->slot->lane->length;
 }
 
 static bool run_chunk(struct stream *s, int rows, struct error *error)
 {
-    struct lane *lane = &s->slot->lane;
+    struct lane *lane = s->slot->lane;
     lane->rows = rows;
     lane->drafts = 0;
     const struct program *program = s->drafting ? model.prompt : model.plain_prompt;
@@ -126,7 +125,7 @@ static bool run_chunk(struct stream *s, int rows, struct error *error)
 bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, int keep_logits,
                    void (*on_logits)(void *user, int position, const float *logits), void *user, struct error *error)
 {
-    struct lane *lane = &s->slot->lane;
+    struct lane *lane = s->slot->lane;
     if (s->started)
         return error_set(error, "the stream is in a reply; rewind it before adding to its prompt");
     if (!check_ids(s, ids, count, error))
@@ -134,7 +133,8 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
     double start = engine_seconds();
     int at = lane->length, end = at + count, most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk;
     int logits_from = keep_logits > 0 ? end - keep_logits : end;
-    memcpy(lane->tokens + at, ids, (size_t)count * sizeof *ids);
+    memcpy((int32_t *)s->slot->tokens.host + at, ids, (size_t)count * sizeof *ids);
+    engine_push_tokens(s->slot, at, count);
     lane->limit = end;
     while (at < end) {
         int stop = at < end - 1 ? end - 1 : end; // the state before the last token is kept
@@ -158,13 +158,15 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
 // The first token: drawn from the prompt's last row.
 static bool first_token(struct stream *s, int32_t *out, int *count, struct error *error)
 {
-    struct lane *lane = &s->slot->lane;
+    struct lane *lane = s->slot->lane;
     if (lane->length == 0)
         return error_set(error, "a reply needs a prompt");
     if (!run_tail(s, lane->length - 1, 1, NULL, NULL, error))
         return false;
-    int32_t token = *(const int32_t *)(const void *)(s->engine->arena + model.drawn_offset);
-    lane->tokens[lane->length] = token;
+    int32_t token, *tokens = s->slot->tokens.host;
+    device_download(&token, s->engine->arena + model.drawn_offset, sizeof token);
+    tokens[lane->length] = token;
+    engine_push_tokens(s->slot, lane->length, 1);
     lane->limit = lane->length + 1;
     s->started = true;
     out[0] = token;
@@ -184,7 +186,7 @@ static int choose_drafts(struct stream *s, int room)
 bool stream_next(struct stream *s, int32_t out[16], int *count, struct error *error)
 {
     struct engine *e = s->engine;
-    struct lane *lane = &s->slot->lane;
+    struct lane *lane = s->slot->lane;
     int room = e->context - lane->length;
     *count = 0;
     if (room <= 0)
@@ -201,8 +203,10 @@ bool stream_next(struct stream *s, int32_t out[16], int *count, struct error *er
     if (!engine_map(e, s->slot, lane->length + drafts + 2, error) ||
         !engine_run(e, s->drafting ? model.round[drafts] : model.plain_round, s->slot, error))
         return false;
-    *count = s->last_rows = e->result[0];
-    memcpy(out, e->result + 1, (size_t)*count * sizeof *out);
+    const int32_t *result = engine_block(e)->result;
+    *count = s->last_rows = result[0];
+    memcpy(out, result + 1, (size_t)*count * sizeof *out);
+    memcpy((int32_t *)s->slot->tokens.host + lane->length + 1 - *count, out, (size_t)*count * sizeof *out);
     double seconds = engine_seconds() - start;
     if (s->drafting)
         depth_learn(&s->depth, drafts, *count - 1, seconds);
@@ -216,29 +220,26 @@ bool stream_next(struct stream *s, int32_t out[16], int *count, struct error *er
 
 const float *stream_logits(const struct stream *s, int i)
 {
-    if (i < 0 || i >= s->last_rows)
-        return NULL;
-    const float *logits = (const float *)(const void *)(s->engine->arena + model.logits_offset);
-    return logits + (int64_t)i * model.logits_width;
+    return i < 0 || i >= s->last_rows ? NULL : engine_logits(s->engine, i);
 }
 
 const int32_t *stream_tokens(const struct stream *s, int *count)
 {
-    *count = s->slot->lane.length + (s->started ? 1 : 0);
-    return s->slot->tokens;
+    *count = s->slot->lane->length + (s->started ? 1 : 0);
+    return s->slot->tokens.host;
 }
 
 // ---- going back -------------------------------------------------------------------------------------------------------------
 
 int stream_rewind(struct stream *s)
 {
-    struct lane *lane = &s->slot->lane;
+    struct lane *lane = s->slot->lane;
     int kept = s->kept_run ? s->kept_length : 0;
     if (kept == 0) {
         reset_lane(s);
         return 0;
     }
-    memcpy(lane->run, s->kept_run, (size_t)model.run_bytes);
+    device_copy(lane->run, s->kept_run, model.run_bytes);
     lane->length = lane->head_length = kept;
     lane->fold = 0;
     lane->streams_base = kept > MAX_WINDOW ? kept - MAX_WINDOW : 0;
@@ -250,7 +251,7 @@ int stream_rewind(struct stream *s)
 bool stream_continue(struct stream *s, const int32_t *ids, int count, struct error *error)
 {
     int kept = s->kept_run ? s->kept_length : 0;
-    if (kept >= count || memcmp(s->slot->tokens, ids, (size_t)kept * sizeof *ids) != 0)
+    if (kept >= count || memcmp(s->slot->tokens.host, ids, (size_t)kept * sizeof *ids) != 0)
         s->kept_length = kept = 0;
     kept = stream_rewind(s);
     return stream_prompt(s, ids + kept, count - kept, 0, 0, NULL, NULL, error);

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Eager launches, recording and replay on the CPU. See exec.h.
+
+#include "graphs/exec.h"
+#include "graphs/kernels.h"
+#include "kernels/cpu/kernel.h"
+#include "runtime/pool.h"
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+// One recorded launch: the arguments as they were, pointers included.
+struct recorded {
+    int32_t kernel, number;
+    int64_t args; // offset of the arguments in the recording's bytes
+};
+
+struct recording {
+    struct recorded *launch;
+    int64_t count, capacity;
+    unsigned char *bytes;
+    int64_t used, size;
+};
+
+struct exec {
+    const struct kernel *const *kernels; // [KERNEL_COUNT]
+    const char *isa;
+    struct pool *pool;
+    struct recording *record; // not NULL: capture
+    bool failed;              // a capture ran out of memory
+    double *seconds;
+};
+
+struct exec *exec_open(const struct exec_options *options, struct error *error)
+{
+    struct exec *exec = calloc(1, sizeof *exec);
+    if (!exec) {
+        error_set(error, "no memory to start");
+        return NULL;
+    }
+    exec->kernels = kernels_find(options->isa, &exec->isa);
+    if (!exec->kernels)
+        error_set(error, "--isa %s: this machine or build has no such kernels", options->isa);
+    else
+        exec->pool = pool_open(options->threads, KERNEL_SCRATCH, error);
+    if (exec->pool)
+        return exec;
+    free(exec);
+    return NULL;
+}
+
+void exec_close(struct exec *exec)
+{
+    if (exec)
+        pool_close(exec->pool);
+    free(exec);
+}
+
+const char *exec_kernels(const struct exec *exec)
+{
+    return exec->isa;
+}
+
+int exec_threads(const struct exec *exec)
+{
+    return pool_threads(exec->pool);
+}
+
+struct pool *exec_pool(struct exec *exec)
+{
+    return exec->pool;
+}
+
+void exec_profile(struct exec *exec, double *seconds)
+{
+    exec->seconds = seconds;
+}
+
+bool exec_sync(struct exec *exec, struct error *error)
+{
+    (void)exec;
+    (void)error;
+    return true;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void run(struct exec *exec, int kernel, const void *args, int number)
+{
+    double start = exec->seconds ? seconds_now() : 0;
+    pool_run_kernel(exec->pool, exec->kernels[kernel], args);
+    if (exec->seconds)
+        exec->seconds[number] += seconds_now() - start;
+}
+
+// Grows *block to hold `need` items of `size` bytes; false when memory is short.
+static bool reserve(void **block, int64_t *have, int64_t need, size_t size)
+{
+    if (need <= *have)
+        return true;
+    int64_t grown = *have * 2 > need ? *have * 2 : need + 64;
+    void *moved = realloc(*block, (size_t)grown * size);
+    if (!moved)
+        return false;
+    *block = moved;
+    *have = grown;
+    return true;
+}
+
+static void record(struct exec *exec, int kernel, const void *args, size_t bytes, int number)
+{
+    struct recording *r = exec->record;
+    int64_t aligned = ((int64_t)bytes + 15) / 16 * 16;
+    void *launch = r->launch, *block = r->bytes;
+    bool ok = reserve(&launch, &r->capacity, r->count + 1, sizeof *r->launch);
+    r->launch = launch;
+    ok = reserve(&block, &r->size, r->used + aligned, 1) && ok;
+    r->bytes = block;
+    if (!ok) {
+        exec->failed = true;
+        return;
+    }
+    memcpy(r->bytes + r->used, args, bytes);
+    r->launch[r->count++] = (struct recorded){kernel, number, r->used};
+    r->used += aligned;
+}
+
+void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
+{
+    (void)rows;
+    if (exec->record)
+        record(exec, kernel, args, bytes, number);
+    else
+        run(exec, kernel, args, number);
+}
+
+struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
+                               const struct bind *bind, int64_t *bytes)
+{
+    struct recording *r = calloc(1, sizeof *r);
+    *bytes = 0;
+    if (!r)
+        return NULL;
+    exec->record = r;
+    exec->failed = false;
+    emit(exec, bind);
+    exec->record = NULL;
+    *bytes = exec_recording_bytes(r);
+    if (!exec->failed)
+        return r;
+    exec_forget(r);
+    return NULL;
+}
+
+void exec_replay(struct exec *exec, const struct recording *recording)
+{
+    for (int64_t i = 0; i < recording->count; i++) {
+        const struct recorded *r = &recording->launch[i];
+        run(exec, r->kernel, recording->bytes + r->args, r->number);
+    }
+}
+
+void exec_forget(struct recording *recording)
+{
+    if (!recording)
+        return;
+    free(recording->launch);
+    free(recording->bytes);
+    free(recording);
+}
+
+int64_t exec_recording_bytes(const struct recording *r)
+{
+    return (int64_t)sizeof *r + r->size + r->capacity * (int64_t)sizeof *r->launch;
+}
+
+int exec_recording_launches(const struct recording *recording)
+{
+    return (int)recording->count;
+}
