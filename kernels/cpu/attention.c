@@ -9,12 +9,25 @@
 #include "kernels/cpu/kernel.h"
 #include "kernels/cpu/kv.h"
 #include "kernels/cpu/row.h"
+#include "kernels/cpu/transpose.h"
 
 enum {
-    CHUNK = 64,         // positions; the bits of a mask
-    TILE_ROWS = 8,      // rows that share a decoded chunk, at most
-    TILE_ACC = 1 << 16, // fp32 accumulators that fit the scratch
+    CHUNK = 64,           // positions; the bits of a mask
+    GROUPS = CHUNK / VEC, // of positions whose keys are transposed together
+    TILE_ROWS = 8,        // rows that share a decoded chunk, at most
+    TILE_ACC = 1 << 16,   // fp32 accumulators that fit the scratch
+#if defined(__AVX512F__)
+    HEADS = 4, // query heads that share a load of keys or values: as many as registers hold
+    WIDE = 4,  // vectors of values at a time
+    PAIR = 2,  // groups of keys at a time
+#else
+    HEADS = 2,
+    WIDE = 2,
+    PAIR = 1,
+#endif
 };
+
+#define UNROLL _Pragma("GCC unroll 4")
 
 // ---- kv_append: items are rows ---------------------------------------------------------------------------------------------
 
@@ -42,19 +55,22 @@ const struct kernel ISA_SYM(kernel_kv_append) = {"kv_append", {{kv_append_items,
 
 // ---- attention: items are (lane, tile of rows, kv head) ----------------------------------------------------------------------
 
-// What an item keeps in scratch. keys: [dim][CHUNK], so that a score needs no sum across lanes; values: [CHUNK][dim].
+// What an item keeps in scratch. keys: [GROUPS][padded dim][VEC], so that a score needs no sum across lanes; lines: a
+// group's keys before that, [VEC][padded dim]; values: [CHUNK][padded dim].
 struct attention_item {
     const struct attention_args *a;
     int32_t lane, row, rows, kv_head; // rows row .. row + rows - 1 of the pass
-    float *keys, *values, *line;
-    float *acc;         // [rows][group][dim]
+    int32_t group, padded;            // query heads a kv head; dim, rounded up to whole vectors
+    float *keys, *lines, *values;
+    float *acc;         // [rows][group][padded dim]
     float *top, *total; // [rows][group]: running maximum of the scores, and sum of weights
     int32_t *cursor;    // [rows]: selected blocks that lie wholly before the next chunk
 };
 
 static int32_t attention_tile_rows(const struct attention_args *a)
 {
-    const int32_t fit = TILE_ACC / (a->heads / a->layout.kv_heads * a->layout.dim);
+    const int32_t padded = (int32_t)ceil_div(a->layout.dim, VEC) * VEC;
+    const int32_t fit = TILE_ACC / (a->heads / a->layout.kv_heads * padded);
     return fit < 1 ? 1 : least(fit, TILE_ROWS);
 }
 
@@ -101,105 +117,127 @@ static void attention_decode(const struct attention_item *t, int64_t start, uint
 {
     const struct attention_args *a = t->a;
     const struct kv_layout *kv = &a->layout;
-    for (; mask; mask &= mask - 1) {
-        const int32_t slot = __builtin_ctzll(mask);
-        const uint8_t *key = kv_row(&a->lanes, kv, t->lane, KV_KEYS, start + slot, 1);
-        const uint8_t *value = kv_row(&a->lanes, kv, t->lane, KV_VALUES, start + slot, 1);
-        kv_decode(t->line, key, kv->kv_heads, t->kv_head, kv->dim, kv->encoding);
-        for (int32_t d = 0; d < kv->dim; d++)
-            t->keys[(int64_t)d * CHUNK + slot] = t->line[d];
-        kv_decode(t->values + (int64_t)slot * kv->dim, value, kv->kv_heads, t->kv_head, kv->dim, kv->encoding);
-    }
-}
-
-// score[slot] = scale * q . key of every slot; slots that were not decoded get what lies there.
-static void attention_scores(const struct attention_item *t, const float *q, float *score)
-{
-    const vf scale = vf_set1(t->a->scale);
-    vf s0 = vf_zero(), s1 = s0, s2 = s0, s3 = s0;
-    const float *key = t->keys;
-    for (int32_t d = 0; d < t->a->layout.dim; d++, key += CHUNK) {
-        const vf x = vf_set1(q[d]);
-        s0 = vf_fma(vf_load(key), x, s0);
-        s1 = vf_fma(vf_load(key + VEC), x, s1);
-        s2 = vf_fma(vf_load(key + 2 * VEC), x, s2);
-        s3 = vf_fma(vf_load(key + 3 * VEC), x, s3);
-    }
-    vf_store(score, vf_mul(s0, scale));
-    vf_store(score + VEC, vf_mul(s1, scale));
-    vf_store(score + 2 * VEC, vf_mul(s2, scale));
-    vf_store(score + 3 * VEC, vf_mul(s3, scale));
-}
-
-// acc = acc * keep + sum_j weight[j] * values[slot[j]], in the order of j.
-static void attention_add(float *acc, int32_t dim, const float *values, const float *weight, const uint8_t *slot,
-                          int32_t count, float keep)
-{
-    const vf keeps = vf_set1(keep);
-    int32_t d = 0;
-    for (; d + 4 * VEC <= dim; d += 4 * VEC) {
-        vf s0 = vf_mul(vf_load(acc + d), keeps), s1 = vf_mul(vf_load(acc + d + VEC), keeps);
-        vf s2 = vf_mul(vf_load(acc + d + 2 * VEC), keeps), s3 = vf_mul(vf_load(acc + d + 3 * VEC), keeps);
-        for (int32_t j = 0; j < count; j++) {
-            const float *v = values + (int64_t)slot[j] * dim + d;
-            const vf w = vf_set1(weight[j]);
-            s0 = vf_fma(w, vf_load(v), s0);
-            s1 = vf_fma(w, vf_load(v + VEC), s1);
-            s2 = vf_fma(w, vf_load(v + 2 * VEC), s2);
-            s3 = vf_fma(w, vf_load(v + 3 * VEC), s3);
+    for (int32_t g = 0; g < GROUPS; g++, mask >>= VEC) {
+        uint32_t slots = mask & 0xffff;
+        if (!slots)
+            continue;
+        for (; slots; slots &= slots - 1) {
+            const int32_t i = __builtin_ctz(slots), slot = g * VEC + i;
+            const uint8_t *key = kv_row(&a->lanes, kv, t->lane, KV_KEYS, start + slot, 1);
+            const uint8_t *value = kv_row(&a->lanes, kv, t->lane, KV_VALUES, start + slot, 1);
+            kv_decode(t->lines + (int64_t)i * t->padded, key, kv->kv_heads, t->kv_head, kv->dim, kv->encoding);
+            kv_decode(t->values + (int64_t)slot * t->padded, value, kv->kv_heads, t->kv_head, kv->dim, kv->encoding);
         }
-        vf_store(acc + d, s0);
-        vf_store(acc + d + VEC, s1);
-        vf_store(acc + d + 2 * VEC, s2);
-        vf_store(acc + d + 3 * VEC, s3);
-    }
-    for (; d < dim; d += VEC) {
-        int lanes = row_lanes(dim, d);
-        vf s = vf_mul(vf_load_n(acc + d, lanes), keeps);
-        for (int32_t j = 0; j < count; j++)
-            s = vf_fma(vf_set1(weight[j]), vf_load_n(values + (int64_t)slot[j] * dim + d, lanes), s);
-        vf_store_n(acc + d, s, lanes);
+        for (int32_t d = 0; d < t->padded; d += VEC)
+            transpose_16(t->keys + ((int64_t)g * t->padded + d) * VEC, t->lines + d, t->padded);
     }
 }
 
-// Merges a chunk into head `head` (of the group) of row i.
-static void attention_merge(const struct attention_item *t, int32_t i, int32_t head, uint64_t mask)
+// score[head][slot] = scale * q . key of every slot, for `heads` heads; slots that were not decoded get what lies there.
+VEC_INLINE void attention_scores(const struct attention_item *t, const float *q, const int heads, float (*score)[CHUNK])
 {
-    const struct attention_args *a = t->a;
-    const int32_t group = a->heads / a->layout.kv_heads, dim = a->layout.dim, at = i * group + head;
-    float score[CHUNK], weight[CHUNK];
-    uint8_t slot[CHUNK];
-    int32_t count = 0;
-    attention_scores(t, a->q + (t->row + i) * (int64_t)a->ldq + (int64_t)(t->kv_head * group + head) * dim, score);
-    float top = t->top[at];
-    for (; mask; mask &= mask - 1) {
-        slot[count] = (uint8_t)__builtin_ctzll(mask);
-        weight[count] = score[slot[count]];
-        top = weight[count] > top ? weight[count] : top;
-        count++;
+    const int32_t dim = t->a->layout.dim;
+    const vf scale = vf_set1(t->a->scale);
+    for (int32_t g = 0; g < GROUPS; g += PAIR) {
+        const float *key = t->keys + (int64_t)g * t->padded * VEC;
+        vf sum[HEADS][PAIR];
+        UNROLL for (int h = 0; h < heads; h++) UNROLL for (int j = 0; j < PAIR; j++) sum[h][j] = vf_zero();
+        for (int32_t d = 0; d < dim; d++, key += VEC) {
+            vf k[PAIR];
+            UNROLL for (int j = 0; j < PAIR; j++) k[j] = vf_load(key + (int64_t)j * t->padded * VEC);
+            UNROLL for (int h = 0; h < heads; h++)
+            {
+                const vf x = vf_set1(q[h * dim + d]);
+                UNROLL for (int j = 0; j < PAIR; j++) sum[h][j] = vf_fma(k[j], x, sum[h][j]);
+            }
+        }
+        UNROLL for (int h = 0; h < heads; h++) UNROLL for (int j = 0; j < PAIR; j++)
+            vf_store(score[h] + (g + j) * VEC, vf_mul(sum[h][j], scale));
     }
-    const vf tops = vf_set1(top);
+}
+
+// acc[h] = acc[h] * keep[h] + sum_j weight[h][j] * values[slot[j]] for `heads` heads, in the order of j.
+VEC_INLINE void attention_add(const struct attention_item *t, float *acc, const int heads, const int wide, int32_t d,
+                              float (*weight)[CHUNK], const float *keep, const uint8_t *slot, int32_t count)
+{
+    vf sum[HEADS][WIDE];
+    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int i = 0; i < wide; i++) sum[h][i] =
+        vf_mul(vf_load(acc + (int64_t)h * t->padded + d + i * VEC), vf_set1(keep[h]));
+    for (int32_t j = 0; j < count; j++) {
+        const float *from = t->values + (int64_t)slot[j] * t->padded + d;
+        vf v[WIDE];
+        UNROLL for (int i = 0; i < wide; i++) v[i] = vf_load(from + i * VEC);
+        UNROLL for (int h = 0; h < heads; h++)
+        {
+            const vf w = vf_set1(weight[h][j]);
+            UNROLL for (int i = 0; i < wide; i++) sum[h][i] = vf_fma(w, v[i], sum[h][i]);
+        }
+    }
+    UNROLL for (int h = 0; h < heads; h++) UNROLL for (int i = 0; i < wide; i++)
+        vf_store(acc + (int64_t)h * t->padded + d + i * VEC, sum[h][i]);
+}
+
+// Turns the scores of the row's slots into weights, and moves the running maximum and total of one head on. Returns what
+// the sums so far are to be multiplied with.
+VEC_INLINE float attention_weigh(const float *score, const uint8_t *slot, int32_t count, float *weight, float *top,
+                                 float *total)
+{
+    float most = *top;
+    for (int32_t j = 0; j < count; j++) {
+        weight[j] = score[slot[j]];
+        most = weight[j] > most ? weight[j] : most;
+    }
     vf sum = vf_zero();
     for (int32_t j = 0; j < count; j += VEC) {
         int lanes = row_lanes(count, j);
-        vf_store_n(weight + j, vf_exp(vf_sub(vf_load_n(weight + j, lanes), tops)), lanes);
+        vf_store_n(weight + j, vf_exp(vf_sub(vf_load_n(weight + j, lanes), vf_set1(most))), lanes);
         sum = vf_add(sum, vf_load_n(weight + j, lanes));
     }
-    const float keep = f_exp(t->top[at] - top);
-    t->top[at] = top;
-    t->total[at] = t->total[at] * keep + vf_sum(sum);
-    attention_add(t->acc + (int64_t)at * dim, dim, t->values, weight, slot, count, keep);
+    const float keep = f_exp(*top - most);
+    *top = most;
+    *total = *total * keep + vf_sum(sum);
+    return keep;
+}
+
+// Merges a chunk into heads head .. head + heads - 1 (of the group) of row i.
+VEC_INLINE void attention_merge(const struct attention_item *t, int32_t i, int32_t head, const int heads,
+                                const uint8_t *slot, int32_t count)
+{
+    const struct attention_args *a = t->a;
+    const int32_t at = i * t->group + head;
+    const float *q = a->q + (t->row + i) * (int64_t)a->ldq + (int64_t)(t->kv_head * t->group + head) * a->layout.dim;
+    float score[HEADS][CHUNK], weight[HEADS][CHUNK], keep[HEADS], *acc = t->acc + (int64_t)at * t->padded;
+    attention_scores(t, q, heads, score);
+    for (int h = 0; h < heads; h++)
+        keep[h] = attention_weigh(score[h], slot, count, weight[h], t->top + at + h, t->total + at + h);
+    int32_t d = 0;
+    for (; d + WIDE * VEC <= t->padded; d += WIDE * VEC)
+        attention_add(t, acc, heads, WIDE, d, weight, keep, slot, count);
+    for (; d < t->padded; d += VEC)
+        attention_add(t, acc, heads, 1, d, weight, keep, slot, count);
+}
+
+static void attention_row(const struct attention_item *t, int32_t i, uint64_t mask)
+{
+    uint8_t slot[CHUNK];
+    int32_t count = 0, head = 0;
+    for (; mask; mask &= mask - 1)
+        slot[count++] = (uint8_t)__builtin_ctzll(mask);
+    for (; head + HEADS <= t->group; head += HEADS)
+        attention_merge(t, i, head, HEADS, slot, count);
+    for (; head < t->group; head++)
+        attention_merge(t, i, head, 1, slot, count);
 }
 
 static void attention_finish(const struct attention_item *t, int32_t i, int32_t head)
 {
     const struct attention_args *a = t->a;
-    const int32_t group = a->heads / a->layout.kv_heads, dim = a->layout.dim, h = t->kv_head * group + head;
+    const int32_t dim = a->layout.dim, h = t->kv_head * t->group + head;
     const int64_t r = t->row + i;
-    const float *acc = t->acc + (int64_t)(i * group + head) * dim;
+    const float *acc = t->acc + (int64_t)(i * t->group + head) * t->padded;
     const float *gate = a->gate ? a->gate + r * a->ldg + (int64_t)h * a->gate_stride : NULL;
     float *y = a->y + r * a->ldy + (int64_t)h * dim;
-    const vf total = vf_set1(t->total[i * group + head]);
+    const vf total = vf_set1(t->total[i * t->group + head]);
     for (int32_t d = 0; d < dim; d += VEC) {
         int lanes = row_lanes(dim, d);
         vf o = vf_div(vf_load_n(acc + d, lanes), total);
@@ -212,9 +250,8 @@ static void attention_finish(const struct attention_item *t, int32_t i, int32_t 
 static void attention_tile(const struct attention_item *t)
 {
     const struct attention_args *a = t->a;
-    const int32_t group = a->heads / a->layout.kv_heads;
-    memset(t->acc, 0, (size_t)(t->rows * group) * (size_t)a->layout.dim * sizeof *t->acc);
-    for (int32_t i = 0; i < t->rows * group; i++) {
+    memset(t->acc, 0, (size_t)(t->rows * t->group) * (size_t)t->padded * sizeof *t->acc);
+    for (int32_t i = 0; i < t->rows * t->group; i++) {
         t->top[i] = -__builtin_inff();
         t->total[i] = 0;
     }
@@ -226,25 +263,26 @@ static void attention_tile(const struct attention_item *t)
             all |= mask[i] = attention_mask(t, i, start);
         attention_decode(t, start, all);
         for (int32_t i = 0; i < t->rows; i++)
-            for (int32_t head = 0; mask[i] && head < group; head++)
-                attention_merge(t, i, head, mask[i]);
+            if (mask[i])
+                attention_row(t, i, mask[i]);
     }
     for (int32_t i = 0; i < t->rows; i++)
-        for (int32_t head = 0; head < group; head++)
+        for (int32_t head = 0; head < t->group; head++)
             attention_finish(t, i, head);
 }
 
 static void attention_run(const void *p, int64_t begin, int64_t end, void *scratch)
 {
     const struct attention_args *a = p;
-    const int32_t tile = attention_tile_rows(a), group = a->heads / a->layout.kv_heads, dim = a->layout.dim;
-    struct attention_item t = {.a = a, .keys = scratch};
-    t.values = t.keys + (int64_t)CHUNK * dim;
-    t.line = t.values + (int64_t)CHUNK * dim;
-    t.acc = t.line + dim;
-    t.top = t.acc + (int64_t)tile * group * dim;
-    t.total = t.top + tile * group;
-    t.cursor = (int32_t *)(t.total + tile * group);
+    const int32_t tile = attention_tile_rows(a);
+    struct attention_item t = {.a = a, .keys = scratch, .group = a->heads / a->layout.kv_heads};
+    t.padded = (int32_t)ceil_div(a->layout.dim, VEC) * VEC;
+    t.lines = t.keys + (int64_t)CHUNK * t.padded;
+    t.values = t.lines + (int64_t)VEC * t.padded;
+    t.acc = t.values + (int64_t)CHUNK * t.padded;
+    t.top = t.acc + (int64_t)tile * t.group * t.padded;
+    t.total = t.top + tile * t.group;
+    t.cursor = (int32_t *)(t.total + tile * t.group);
     for (int64_t item = begin; item < end; item++) {
         int64_t index = item / a->layout.kv_heads;
         t.kv_head = (int32_t)(item % a->layout.kv_heads);
