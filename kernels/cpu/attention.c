@@ -190,8 +190,8 @@ VEC_INLINE float attention_weigh(const float *score, const uint8_t *slot, int32_
     vf sum = vf_zero();
     for (int32_t j = 0; j < count; j += VEC) {
         int lanes = row_lanes(count, j);
-        vf_store_n(weight + j, vf_exp(vf_sub(vf_load_n(weight + j, lanes), vf_set1(most))), lanes);
-        sum = vf_add(sum, vf_load_n(weight + j, lanes));
+        row_store(weight + j, vf_exp(vf_sub(row_load(weight + j, lanes), vf_set1(most))), lanes);
+        sum = vf_add(sum, row_load(weight + j, lanes));
     }
     const float keep = f_exp(*top - most);
     *top = most;
@@ -240,10 +240,10 @@ static void attention_finish(const struct attention_item *t, int32_t i, int32_t 
     const vf total = vf_set1(t->total[i * t->group + head]);
     for (int32_t d = 0; d < dim; d += VEC) {
         int lanes = row_lanes(dim, d);
-        vf o = vf_div(vf_load_n(acc + d, lanes), total);
+        vf o = vf_div(row_load(acc + d, lanes), total);
         if (gate)
-            o = vf_mul(o, vf_sigmoid(vf_load_n(gate + d, lanes)));
-        vf_store_n(y + d, o, lanes);
+            o = vf_mul(o, vf_sigmoid(row_load(gate + d, lanes)));
+        row_store(y + d, o, lanes);
     }
 }
 

@@ -49,10 +49,10 @@ VEC_INLINE void mamba_step(float *s, int32_t rows, int32_t stride, int32_t n, fl
         for (int32_t j = 0; j < n; j += VEC) {
             int lanes = row_lanes(n, j);
             float *at = s + (int64_t)i * stride + j;
-            vf next = vf_fma(step, vf_load_n(b + j, lanes), vf_mul(vf_load(at), decays));
+            vf next = vf_fma(step, row_load(b + j, lanes), vf_mul(vf_load(at), decays));
             vf_store(at, next);
             if (c)
-                sum = vf_fma(next, vf_load_n(c + j, lanes), sum);
+                sum = vf_fma(next, row_load(c + j, lanes), sum);
         }
         if (c)
             y[i] = vf_sum(sum) + d * x[i];

@@ -37,17 +37,17 @@ static void probabilities(const struct route_args *a, const float *logits, float
     vf total = vf_zero();
     for (int32_t e = 0; e < n; e += VEC) {
         int lanes = row_lanes(n, e);
-        vf x = vf_load_n(logits + e, lanes);
+        vf x = row_load(logits + e, lanes);
         x = a->sigmoid ? vf_sigmoid(x) : vf_exp(vf_sub(x, vf_set1(top)));
-        vf_store_n(p + e, x, lanes);
-        total = vf_add(total, vf_load_n(p + e, lanes));
+        row_store(p + e, x, lanes);
+        total = vf_add(total, row_load(p + e, lanes));
     }
     if (a->sigmoid)
         return;
     const vf sum = vf_set1(vf_sum(total));
     for (int32_t e = 0; e < n; e += VEC) {
         int lanes = row_lanes(n, e);
-        vf_store_n(p + e, vf_div(vf_load_n(p + e, lanes), sum), lanes);
+        row_store(p + e, vf_div(row_load(p + e, lanes), sum), lanes);
     }
 }
 
@@ -96,10 +96,10 @@ static void moe_sum_run(const void *p, int64_t begin, int64_t end, void *scratch
             int lanes = row_lanes(last, i);
             vf sum = vf_zero();
             for (int32_t s = 0; s < a->slots; s++)
-                sum = vf_fma(vf_set1(weights[s]), vf_load_n(routed + (int64_t)s * a->width + i, lanes), sum);
+                sum = vf_fma(vf_set1(weights[s]), row_load(routed + (int64_t)s * a->width + i, lanes), sum);
             if (a->shared)
-                sum = vf_fma(gate, vf_load_n(a->shared + r * a->lds + i, lanes), sum);
-            vf_store_n(a->y + r * a->ldy + i, sum, lanes);
+                sum = vf_fma(gate, row_load(a->shared + r * a->lds + i, lanes), sum);
+            row_store(a->y + r * a->ldy + i, sum, lanes);
         }
     }
 }

@@ -91,7 +91,7 @@ static void ple_gate_run(const void *p, int64_t begin, int64_t end, void *scratc
         const vf gate = vf_set1(f_sigmoid(s > 0 ? root : s < 0 ? -root : 0.0f));
         for (int32_t i = 0; i < a->dim; i += VEC) {
             int lanes = row_lanes(a->dim, i);
-            vf_store_n(u + i, vf_mul(gate, vf_load_n(v + i, lanes)), lanes);
+            row_store(u + i, vf_mul(gate, row_load(v + i, lanes)), lanes);
         }
     }
 }
@@ -116,8 +116,8 @@ static void ple_add_run(const void *p, int64_t begin, int64_t end, void *scratch
         int32_t first = (int32_t)(item % blocks) * ROW_BLOCK, last = least(first + ROW_BLOCK, a->width);
         for (int32_t i = first; i < last; i += VEC) {
             int lanes = row_lanes(last, i);
-            vf add = vf_add(vf_load_n(a->u + row + i, lanes), vf_silu(vf_load_n(a->y + row + i, lanes)));
-            vf_store_n(a->r + row + i, vf_add(vf_load_n(a->r + row + i, lanes), add), lanes);
+            vf add = vf_add(row_load(a->u + row + i, lanes), vf_silu(row_load(a->y + row + i, lanes)));
+            row_store(a->r + row + i, vf_add(row_load(a->r + row + i, lanes), add), lanes);
         }
     }
 }

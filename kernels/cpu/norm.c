@@ -15,7 +15,7 @@ static void scale_row(float *y, const float *x, float factor, const float *w, in
     const vf f = vf_set1(factor);
     for (int32_t i = 0; i < n; i += VEC) {
         int lanes = row_lanes(n, i);
-        vf_store_n(y + i, vf_mul(vf_mul(vf_load_n(x + i, lanes), f), vf_load_n(w + i, lanes)), lanes);
+        row_store(y + i, vf_mul(vf_mul(row_load(x + i, lanes), f), row_load(w + i, lanes)), lanes);
     }
 }
 
@@ -54,8 +54,8 @@ static void gated_norm_head(const struct gated_norm_args *a, const float *x, con
     if (a->norm_after) {
         for (int32_t i = 0; i < n; i += VEC) {
             int lanes = row_lanes(n, i);
-            vf gate = vf_activate(vf_load_n(z + i, lanes), a->activation);
-            vf_store_n(y + i, vf_mul(vf_load_n(x + i, lanes), gate), lanes);
+            vf gate = vf_activate(row_load(z + i, lanes), a->activation);
+            row_store(y + i, vf_mul(row_load(x + i, lanes), gate), lanes);
         }
         scale_row(y, y, row_rms(y, n, a->eps), w, n);
         return;
@@ -63,9 +63,9 @@ static void gated_norm_head(const struct gated_norm_args *a, const float *x, con
     const vf factor = vf_set1(row_rms(x, n, a->eps));
     for (int32_t i = 0; i < n; i += VEC) {
         int lanes = row_lanes(n, i);
-        vf gate = vf_activate(vf_load_n(z + i, lanes), a->activation);
-        vf t = vf_mul(vf_mul(vf_load_n(x + i, lanes), factor), vf_load_n(w + i, lanes));
-        vf_store_n(y + i, vf_mul(t, gate), lanes);
+        vf gate = vf_activate(row_load(z + i, lanes), a->activation);
+        vf t = vf_mul(vf_mul(row_load(x + i, lanes), factor), row_load(w + i, lanes));
+        row_store(y + i, vf_mul(t, gate), lanes);
     }
 }
 
@@ -129,7 +129,7 @@ static void add_run(const void *p, int64_t begin, int64_t end, void *scratch)
         const float *y = a->y + r * a->ldy;
         for (int32_t i = first; i < last; i += VEC) {
             int lanes = row_lanes(last, i);
-            vf_store_n(x + i, vf_add(vf_load_n(x + i, lanes), vf_load_n(y + i, lanes)), lanes);
+            row_store(x + i, vf_add(row_load(x + i, lanes), row_load(y + i, lanes)), lanes);
         }
     }
 }
@@ -154,12 +154,12 @@ static void glu_run(const void *p, int64_t begin, int64_t end, void *scratch)
         float *y = a->y + r * a->ldy;
         for (int32_t i = first; i < last; i += VEC) {
             int lanes = row_lanes(last, i);
-            vf t = vf_load_n(u + i, lanes);
+            vf t = row_load(u + i, lanes);
             if (a->g)
-                t = vf_mul(vf_activate(vf_load_n(a->g + r * a->ldg + i, lanes), a->activation), t);
+                t = vf_mul(vf_activate(row_load(a->g + r * a->ldg + i, lanes), a->activation), t);
             else
                 t = vf_activate(t, a->activation);
-            vf_store_n(y + i, t, lanes);
+            row_store(y + i, t, lanes);
         }
     }
 }

@@ -12,7 +12,7 @@
 
 // ---- conv: items are (lane, block of channels); an item owns its columns of history and saved rows -------------------------
 
-enum { CONV_BLOCK = 128 };
+enum { CONV_BLOCK = 512 };
 
 static int64_t conv_items(const void *p)
 {
@@ -38,13 +38,13 @@ static void conv_row(const struct conv_args *a, const float *u, const float *his
     const int32_t rows = a->dilation * (a->taps - 1);
     for (int32_t j = 0; j < n; j += VEC) {
         int lanes = row_lanes(n, j);
-        vf sum = bias ? vf_load_n(bias + j, lanes) : vf_zero();
+        vf sum = bias ? row_load(bias + j, lanes) : vf_zero();
         for (int32_t i = 0; i < a->taps; i++) {
             int64_t at = (int64_t)r - (int64_t)a->dilation * (a->taps - 1 - i);
             const float *row = at >= 0 ? u + at * a->ldu : history + (rows + at) * a->channels;
-            sum = vf_fma(vf_load(w + i * CONV_BLOCK + j), vf_load_n(row + j, lanes), sum);
+            sum = vf_fma(vf_load(w + i * CONV_BLOCK + j), row_load(row + j, lanes), sum);
         }
-        vf_store_n(y + j, vf_activate(sum, a->activation), lanes);
+        row_store(y + j, vf_activate(sum, a->activation), lanes);
     }
 }
 
@@ -115,7 +115,7 @@ static void gdn_normalise(float *y, const float *x, int32_t n, float scale)
     const vf f = vf_set1(1.0f / __builtin_sqrtf(row_dot(x, x, n) + 1e-6f)), s = vf_set1(scale);
     for (int32_t i = 0; i < n; i += VEC) {
         int lanes = row_lanes(n, i);
-        vf_store_n(y + i, vf_mul(vf_mul(vf_load_n(x + i, lanes), f), s), lanes);
+        row_store(y + i, vf_mul(vf_mul(row_load(x + i, lanes), f), s), lanes);
     }
 }
 
@@ -139,7 +139,8 @@ static void gdn_prepare(const void *p, int64_t begin, int64_t end, void *scratch
     }
 }
 
-// One row update of S [dk][16*width], the columns of an item: decay, read, correct; then o = S^T q when q is not NULL.
+// One row update of S [dk][16*width], the columns of an item: decay, read (which is decayed as a sum), correct; then
+// o = S^T q when q is not NULL.
 VEC_INLINE void gdn_step(float *s, int32_t dk, const int width, const float *k, const float *q, const vf *v,
                          float decay, float beta, vf *o)
 {
@@ -153,19 +154,19 @@ VEC_INLINE void gdn_step(float *s, int32_t dk, const int width, const float *k, 
         const float *row = s + (int64_t)i * width * VEC;
         EACH_VECTOR(j, width)
         {
-            even[j] = vf_fma(vf_mul(vf_load(row + j * VEC), decays), k0, even[j]);
-            odd[j] = vf_fma(vf_mul(vf_load(row + (width + j) * VEC), decays), k1, odd[j]);
+            even[j] = vf_fma(vf_load(row + j * VEC), k0, even[j]);
+            odd[j] = vf_fma(vf_load(row + (width + j) * VEC), k1, odd[j]);
         }
     }
     for (; i < dk; i++)
         EACH_VECTOR(j, width)
         {
             vf row = vf_load(s + ((int64_t)i * width + j) * VEC);
-            even[j] = vf_fma(vf_mul(row, decays), vf_set1(k[i]), even[j]);
+            even[j] = vf_fma(row, vf_set1(k[i]), even[j]);
         }
     EACH_VECTOR(j, width)
     {
-        delta[j] = vf_mul(betas, vf_sub(v[j], vf_add(even[j], odd[j])));
+        delta[j] = vf_mul(betas, vf_sub(v[j], vf_mul(decays, vf_add(even[j], odd[j]))));
         o[j] = vf_zero();
     }
     for (i = 0; i < dk; i++) {
@@ -194,7 +195,7 @@ VEC_INLINE void gdn_load(const struct gdn_args *a, const struct gdn_item *t, con
         EACH_VECTOR(j, width)
         {
             int lanes = row_lanes(t->columns, j * VEC);
-            vf_store(t->s + ((int64_t)i * width + j) * VEC, vf_load_n(t->state + (int64_t)i * a->dv + j * VEC, lanes));
+            vf_store(t->s + ((int64_t)i * width + j) * VEC, row_load(t->state + (int64_t)i * a->dv + j * VEC, lanes));
         }
 }
 
@@ -204,7 +205,7 @@ VEC_INLINE void gdn_store(const struct gdn_args *a, const struct gdn_item *t, co
         EACH_VECTOR(j, width)
         {
             int lanes = row_lanes(t->columns, j * VEC);
-            vf_store_n(t->state + (int64_t)i * a->dv + j * VEC, vf_load(t->s + ((int64_t)i * width + j) * VEC), lanes);
+            row_store(t->state + (int64_t)i * a->dv + j * VEC, vf_load(t->s + ((int64_t)i * width + j) * VEC), lanes);
         }
 }
 
@@ -219,7 +220,7 @@ VEC_INLINE void gdn_head(const struct gdn_args *a, const struct gdn_item *t, con
     const float *saved = gdn_saved(a, lane);
     for (int32_t r = 0; r < lane->fold; r++, saved += gdn_saved_width(a)) {
         EACH_VECTOR(j, width)
-        v[j] = vf_load_n(saved + keys + value + j * VEC, row_lanes(t->columns, j * VEC));
+        v[j] = row_load(saved + keys + value + j * VEC, row_lanes(t->columns, j * VEC));
         const float *scalars = saved + keys + values + t->head;
         gdn_step(t->s, a->dk, width, saved + key, NULL, v, scalars[0], scalars[a->nv], o);
     }
@@ -228,10 +229,10 @@ VEC_INLINE void gdn_head(const struct gdn_args *a, const struct gdn_item *t, con
     for (int64_t r = first; r < first + rows; r++) {
         const float *prepared = a->prepared + r * gdn_prepared_width(a), *scalars = prepared + 2 * keys + t->head;
         EACH_VECTOR(j, width)
-        v[j] = vf_load_n(a->c + r * a->ldc + 2 * keys + value + j * VEC, row_lanes(t->columns, j * VEC));
+        v[j] = row_load(a->c + r * a->ldc + 2 * keys + value + j * VEC, row_lanes(t->columns, j * VEC));
         gdn_step(t->s, a->dk, width, prepared + keys + key, prepared + key, v, scalars[0], scalars[a->nv], o);
         EACH_VECTOR(j, width)
-        vf_store_n(a->y + r * a->ldy + value + j * VEC, o[j], row_lanes(t->columns, j * VEC));
+        row_store(a->y + r * a->ldy + value + j * VEC, o[j], row_lanes(t->columns, j * VEC));
     }
     if (a->direct)
         gdn_store(a, t, width);

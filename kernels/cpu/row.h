@@ -29,6 +29,20 @@ VEC_INLINE int row_lanes(int32_t n, int32_t i)
     return n - i < VEC ? n - i : VEC;
 }
 
+// Loads and stores of the lanes that exist: whole vectors by the short way.
+VEC_INLINE vf row_load(const float *p, int lanes)
+{
+    return lanes == VEC ? vf_load(p) : vf_load_n(p, lanes);
+}
+
+VEC_INLINE void row_store(float *p, vf a, int lanes)
+{
+    if (lanes == VEC)
+        vf_store(p, a);
+    else
+        vf_store_n(p, a, lanes);
+}
+
 // sum_i a[i] * b[i]
 VEC_INLINE float row_dot(const float *a, const float *b, int32_t n)
 {

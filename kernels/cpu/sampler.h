@@ -10,6 +10,7 @@
 #define SAMPLER_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -67,12 +68,17 @@ static inline double sampler_exp(double x)
 {
     if (!(x >= -700.0))
         return 0.0;
-    double k = floor(x * 1.4426950408889634 + 0.5);
+    double k = (double)(int32_t)(x * 1.4426950408889634 - 0.5); // to the nearest, since x <= 0
     double r = (x - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
-    double y = 1.0;
-    for (int i = 13; i >= 1; i--)
-        y = 1.0 + y * r / i;
-    return ldexp(y, (int)k);
+    static const double c[] = {1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
+                               1.0 / 120,      1.0 / 24,      1.0 / 6,      1.0 / 2,     1.0,        1.0};
+    double y = 1.0 / 479001600;
+    for (int i = 0; i < 12; i++)
+        y = y * r + c[i];
+    uint64_t power = (uint64_t)((int64_t)k + 1023) << 52; // 2^k is a normal number
+    double scale;
+    memcpy(&scale, &power, sizeof scale);
+    return y * scale;
 }
 
 // log(x) for normal x > 0, with a small relative error next to 1 as well.
@@ -90,30 +96,43 @@ static inline double sampler_log(double x)
     return e * 0.69314718055994531 + 2.0 * s * y;
 }
 
-// Key of the k-th highest of n logits and how many tokens of that key belong to the k highest; 1 <= k <= SAMPLER_HEAP.
-// heap: [k] keys, the smallest first.
+// Puts a key into a heap of `size` keys (the smallest first) whose place 0 is free.
+static inline void sampler_sink(uint32_t *heap, int32_t size, uint32_t key)
+{
+    int32_t at = 0;
+    for (int32_t child; (child = 2 * at + 1) < size; at = child) {
+        child += child + 1 < size && heap[child + 1] < heap[child];
+        if (heap[child] >= key)
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = key;
+}
+
+// The float of a key; a NaN for key 0.
+static inline float sampler_value(uint32_t key)
+{
+    uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Key of the k-th highest of n logits and how many tokens of that key belong to the k highest; 1 <= k <= SAMPLER_HEAP, k <= n.
+// heap: room for k keys.
 static inline struct sampler_cut sampler_cut_heap(const float *logits, int32_t n, int32_t k, uint32_t *heap)
 {
-    int32_t size = 0;
+    memset(heap, 0, (size_t)k * sizeof *heap);
+    float bar = -INFINITY; // what a logit must exceed to enter
+    bool full = false;     // every key of the heap is a logit's
     for (int32_t i = 0; i < n; i++) {
+        if (full && !(logits[i] > bar))
+            continue;
         uint32_t key = sampler_key(logits[i]);
-        int32_t at;
-        if (size < k) {
-            for (at = size++; at > 0 && heap[(at - 1) / 2] > key; at = (at - 1) / 2)
-                heap[at] = heap[(at - 1) / 2];
-            heap[at] = key;
-        } else if (key > heap[0]) {
-            for (at = 0; 2 * at + 1 < k;) {
-                int32_t child = 2 * at + 1;
-                if (child + 1 < k && heap[child + 1] < heap[child])
-                    child++;
-                if (heap[child] >= key)
-                    break;
-                heap[at] = heap[child];
-                at = child;
-            }
-            heap[at] = key;
-        }
+        if (key > heap[0])
+            sampler_sink(heap, k, key);
+        full = heap[0] > 0;
+        bar = sampler_value(heap[0]);
     }
     struct sampler_cut cut = {heap[0], 0};
     for (int32_t i = 0; i < k; i++)
@@ -143,13 +162,32 @@ static inline int sampler_within(uint32_t key, const struct sampler_cut *cut, in
     return key > cut->key || (key == cut->key && (*equal)-- > 0);
 }
 
-// Narrows `cut` to the tokens before which the running total, in the order (logit descending, id ascending), is below
-// `limit`. temperature 0: every token weighs 1. limit >= 1 and at most the total of the candidates. mass: [2048].
+// Where a running total must stop: `share` of the whole, or `limit` when share is 0.
+struct sampler_stop {
+    double share;
+    uint64_t limit;
+};
+
+static inline uint64_t sampler_limit(struct sampler_stop stop, const uint64_t *mass)
+{
+    if (stop.limit > 0)
+        return stop.limit;
+    uint64_t total = 0;
+    for (int32_t i = 0; i < 2048; i++)
+        total += mass[i];
+    double part = stop.share * (double)total;
+    uint64_t limit = part >= 1.0 ? (uint64_t)part : 1;
+    return limit < total ? limit : total;
+}
+
+// Narrows `cut` to the tokens before which the running total, in the order (logit descending, id ascending), is below the
+// stop. temperature 0: every token weighs 1. The total of the candidates is at least the stop. mass: [2048].
 static inline struct sampler_cut sampler_cut_mass(const float *logits, struct sampler_ids ids, struct sampler_cut cut,
-                                                  float top, double temperature, uint64_t limit, uint64_t *mass)
+                                                  float top, double temperature, struct sampler_stop stop,
+                                                  uint64_t *mass)
 {
     uint32_t found = 0;
-    uint64_t before = 0, weight = 1;
+    uint64_t before = 0, weight = 1, limit = 0;
     for (int level = 0; level < 3; level++) {
         memset(mass, 0, 2048 * sizeof *mass);
         int32_t equal = cut.equal;
@@ -161,15 +199,14 @@ static inline struct sampler_cut sampler_cut_mass(const float *logits, struct sa
             weight = temperature > 0 ? sampler_weight(logit, top, temperature) : 1;
             mass[sampler_digit(key, level)] += weight;
         }
+        if (level == 0)
+            limit = sampler_limit(stop, mass);
         uint32_t digit = level == 2 ? 1023 : 2047;
         for (; digit > 0 && before + mass[digit] < limit; digit--)
             before += mass[digit];
         found = level == 2 ? found << 10 | digit : level == 1 ? found << 11 | digit : digit;
     }
-    uint32_t bits = found & 0x80000000u ? found & 0x7fffffffu : ~found;
-    float logit;
-    memcpy(&logit, &bits, sizeof logit);
-    weight = temperature > 0 ? sampler_weight(logit, top, temperature) : 1;
+    weight = temperature > 0 ? sampler_weight(sampler_value(found), top, temperature) : 1;
     uint64_t count = weight ? (limit - before + weight - 1) / weight : 1;
     return (struct sampler_cut){found, count > INT32_MAX ? INT32_MAX : (int32_t)count};
 }
@@ -180,7 +217,8 @@ static inline struct sampler_cut sampler_cut_count(const float *logits, int32_t 
     if (k <= SAMPLER_HEAP)
         return sampler_cut_heap(logits, n, k, scratch);
     struct sampler_cut all = {0, INT32_MAX};
-    return sampler_cut_mass(logits, (struct sampler_ids){NULL, n}, all, 0, 0, (uint64_t)k, scratch);
+    return sampler_cut_mass(logits, (struct sampler_ids){NULL, n}, all, 0, 0, (struct sampler_stop){0, (uint64_t)k},
+                            scratch);
 }
 
 // The highest logit, ties to the lowest id; a NaN is never the highest, but all NaN give 0.
@@ -249,23 +287,16 @@ static inline int32_t sampler_draw(const float *logits, int32_t n, const struct 
         cut = sampler_cut_count(logits, n, s->top_k, scratch);
         if (s->top_k <= SAMPLER_HEAP) {
             int32_t *list = (int32_t *)((char *)scratch + 2048 * 8), count = 0, equal = cut.equal;
+            const float bar = sampler_value(cut.key);
             for (int32_t i = 0; i < n; i++)
-                if (sampler_within(sampler_key(logits[i]), &cut, &equal))
+                if (!(logits[i] < bar) && sampler_within(sampler_key(logits[i]), &cut, &equal))
                     list[count++] = i;
             ids = (struct sampler_ids){list, count};
         }
     }
     if (s->top_p < 1) {
-        uint64_t total = 0;
-        for (int32_t i = 0, equal = cut.equal; i < ids.n; i++) {
-            float logit = logits[sampler_id(ids, i)];
-            if (sampler_within(sampler_key(logit), &cut, &equal))
-                total += logit > -INFINITY ? sampler_weight(logit, logits[top], (double)s->temperature) : 0;
-        }
-        double share = s->top_p > 0 ? (double)s->top_p * (double)total : 0.0;
-        uint64_t limit = share >= 1.0 ? (uint64_t)share : 1;
-        cut = sampler_cut_mass(logits, ids, cut, logits[top], (double)s->temperature, limit < total ? limit : total,
-                               scratch);
+        struct sampler_stop stop = {(double)s->top_p, 0};
+        cut = sampler_cut_mass(logits, ids, cut, logits[top], (double)s->temperature, stop, scratch);
     }
     return sampler_gumbel(logits, ids, cut, top, s, position);
 }

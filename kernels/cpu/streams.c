@@ -28,9 +28,9 @@ static void hc_mix_run(const void *p, int64_t begin, int64_t end, void *scratch)
             vf sum = vf_zero();
             for (int32_t c = 0; c < a->streams; c++) {
                 int64_t at = r * width + (int64_t)c * a->dim + i;
-                sum = vf_fma(vf_sigmoid(vf_load_n(a->gate + at, lanes)), vf_load_n(a->xn + at, lanes), sum);
+                sum = vf_fma(vf_sigmoid(row_load(a->gate + at, lanes)), row_load(a->xn + at, lanes), sum);
             }
-            vf_store_n(a->y + r * a->dim + i, vf_mul(sum, share), lanes);
+            row_store(a->y + r * a->dim + i, vf_mul(sum, share), lanes);
         }
     }
 }
@@ -54,7 +54,7 @@ static void hc_inject_run(const void *p, int64_t begin, int64_t end, void *scrat
         float *out = a->r + item * a->dim;
         for (int32_t i = 0; i < a->dim; i += VEC) {
             int lanes = row_lanes(a->dim, i);
-            vf_store_n(out + i, vf_fma(factor, vf_load_n(y + i, lanes), vf_load_n(out + i, lanes)), lanes);
+            row_store(out + i, vf_fma(factor, row_load(y + i, lanes), row_load(out + i, lanes)), lanes);
         }
     }
 }
@@ -75,7 +75,7 @@ static void streams_add_run(const void *p, int64_t begin, int64_t end, void *scr
         const float *e = a->e + item / a->streams * a->dim, *h = a->h + item * a->dim;
         for (int32_t i = 0; i < a->dim; i += VEC) {
             int lanes = row_lanes(a->dim, i);
-            vf_store_n(a->y + item * a->dim + i, vf_add(vf_load_n(e + i, lanes), vf_load_n(h + i, lanes)), lanes);
+            row_store(a->y + item * a->dim + i, vf_add(row_load(e + i, lanes), row_load(h + i, lanes)), lanes);
         }
     }
 }
