@@ -22,7 +22,10 @@ void template_fail(struct template_run *run, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    error_set(run->error, "%.120s:%d: %.350s", run->name, run->line, text);
+    if (run->line)
+        error_set(run->error, "%.120s:%d: %.350s", run->name, run->line, text);
+    else // before the first statement: about the input
+        error_set(run->error, "%.120s: %.350s", run->name, text);
     longjmp(run->failed, 1);
 }
 
