@@ -36,7 +36,16 @@ static volatile sig_atomic_t interrupted;
 static void interrupt(int signal_number)
 {
     (void)signal_number;
+    if (interrupted)
+        _exit(EXIT_INTERRUPTED); // the first one was not heeded, by a long prompt for example
     interrupted = 1;
+}
+
+// Ctrl-C: restarts a system call while a reply is written, ends it while a line is awaited.
+static void listen_for_interrupts(bool restart)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = restart ? SA_RESTART : 0};
+    sigaction(SIGINT, &action, NULL);
 }
 
 // ---- prompt to ids ----------------------------------------------------------------------------------------------------
@@ -258,7 +267,6 @@ static bool turn(struct run *r, const char *line, size_t bytes, struct error *er
     int32_t *ids = NULL;
     size_t count = 0, turns = json_array_size(r->messages), reply_bytes = 0;
     char *reply = NULL;
-    interrupted = 0;
     bool ok = add_message(r, "user", line, bytes, error) && encode_messages(r, &ids, &count, error) &&
               feed(r, ids, count, error);
     if (!ok) {
@@ -291,7 +299,10 @@ static bool chat(struct run *r, struct error *error)
     fprintf(stderr, "%s: /exit or Ctrl-D ends, /new starts over, Ctrl-C stops a reply\n", model.name);
     while (ok) {
         fputs("> ", stderr);
+        interrupted = 0;
+        listen_for_interrupts(false);
         ssize_t got = getline(&line, &room, stdin);
+        listen_for_interrupts(true);
         if (got < 0) {
             fputc('\n', stderr);
             break;
@@ -324,10 +335,9 @@ static int run_run(const struct settings *settings, struct error *error)
         ok = engine_open(&r.engine, &options, error);
     }
     r.messages = json_array();
-    struct sigaction action = {.sa_handler = interrupt};
     ok = ok && (r.messages || error_set(error, "no memory")) && start_messages(&r, error);
     if (ok)
-        sigaction(SIGINT, &action, NULL);
+        listen_for_interrupts(true);
     ok = ok && (chatting ? chat(&r, error) : run_once(&r, text, bytes, error));
     if (ok)
         summary(&r);

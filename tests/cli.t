@@ -208,6 +208,20 @@ template=$(prompt_tokens -p 'ab')
 whole=$(prompt_tokens --raw -p $'<|im_start|>user\na<|im_end|>b<|im_end|>\n<|im_start|>assistant\n')
 [ "${spelled:-0}" -gt "${whole:-0}" ] && [ "${template:-0}" -gt 2 ]
 ok $? "a message cannot spell a special token"
+text=$'\n\n  Is "x" <b>?\n'
+templated=$(prompt_tokens -p "$text")
+whole=$(prompt_tokens --raw -p $'<|im_start|>user\n'"$text"$'<|im_end|>\n<|im_start|>assistant\n')
+[ "${templated:-0}" -gt 8 ] && [ "$templated" = "$whole" ]
+ok $? "a message without special tokens is tokenized with what surrounds it"
+timeout -s INT 1 "$binary" run --isa portable --raw -p "a" -n 2500 --temperature 5 --top-k 0 --top-p 1 --seed 2 >"$out" 2>"$err"
+[ $? = 124 ] && tail -1 "$err" | grep -q "stop: interrupted"
+ok $? "an interrupt ends the reply with its summary"
+if command -v script >/dev/null; then
+    (printf 'What does ls do?\n'; sleep 0.5; printf '/new\n'; printf 'What does ls do?\n'; sleep 0.5; printf '/exit\n') |
+        script -qec "$binary run --temperature 0 -n 40 --quiet" /dev/null >"$out" 2>"$err"
+    [ "$(grep -cF "$(cat "$scratch/reply")" "$out")" = 2 ]
+    ok $? "a chat on a terminal, started over, answers as before"
+fi
 bad "empty" run -p ""
 bad "UTF-8" run --quiet -p $'\xff'
 bad "not both" run -p a -f "$scratch/prompt"
