@@ -4,7 +4,6 @@
 // for a stream's own bookkeeping.
 
 #include "runtime/engine_state.h"
-#include "runtime/weights.h"
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,29 +73,31 @@ static bool default_path(char *path, size_t size, struct error *error)
     return true;
 }
 
-static bool open_pack(struct engine *e, struct error *error)
+static bool load_pack(struct engine *e, const struct pack_shape *shape, struct error *error)
 {
     const struct engine_options *o = &e->options;
-    struct pack_shape shape = {model.identity, (uint64_t)model.weight_bytes, (uint64_t)model.table_bytes};
-    char path[4096];
-    bool ok;
-    if (o->synthetic) {
-        ok = pack_synthetic(&e->pack, model.entries, model.entry_count, &shape, error);
-    } else if (!model.has_weights) {
+    if (!model.has_weights)
         return error_set(
             error, "this build has no weights (its checkpoint was a config alone): use bench --weights synthetic");
-    } else if (embedded_pack && !o->pack) {
-        ok = pack_open_memory(&e->pack, embedded_pack, (uint64_t)(embedded_pack_end - embedded_pack), &shape, error);
-    } else {
-        if (!o->pack && !default_path(path, sizeof path, error))
-            return false;
-        struct progress progress = {0};
-        ok = pack_open(&e->pack, o->pack ? o->pack : path, &shape, o->map ? PACK_MAP : PACK_READ,
-                       o->quiet ? NULL : show_progress, &progress, error);
-        if (progress.shown)
-            fprintf(stderr, "\n");
-    }
+    if (embedded_pack && !o->pack)
+        return pack_open_memory(&e->pack, embedded_pack, (uint64_t)(embedded_pack_end - embedded_pack), shape, error);
+    char path[4096];
+    if (!o->pack && !default_path(path, sizeof path, error))
+        return false;
+    struct progress progress = {0};
+    bool ok = pack_open(&e->pack, o->pack ? o->pack : path, shape, o->map ? PACK_MAP : PACK_READ,
+                        o->quiet ? NULL : show_progress, &progress, error);
+    if (progress.shown)
+        fprintf(stderr, "\n");
     return ok;
+}
+
+static bool load_weights(struct engine *e, struct error *error)
+{
+    struct pack_shape shape = {model.identity, (uint64_t)model.weight_bytes, (uint64_t)model.table_bytes};
+    if (e->options.synthetic)
+        return weights_synthetic(&e->weights, &e->pack, &shape, error);
+    return load_pack(e, &shape, error) && weights_place(&e->weights, &e->pack, error);
 }
 
 // The blocks of all passes, with the arrays of their rows behind them.
@@ -167,12 +168,10 @@ static bool open_all(struct engine *e, struct error *error)
     e->exec = exec_open(&options, error);
     if (!e->exec)
         return false;
-    e->rows = calloc((size_t)model.table_count + 1, sizeof *e->rows);
     e->graphs = graph_store_open(GRAPH_BYTES, GRAPHS);
-    if (!e->rows || !e->graphs)
+    if (!e->graphs)
         return error_set(error, "no memory to start");
-    return open_passes(e, error) && open_pages(e, error) && open_lanes(e, error) && open_pack(e, error) &&
-           weights_place(&e->pack, &e->weights, e->rows, error);
+    return open_passes(e, error) && open_pages(e, error) && open_lanes(e, error) && load_weights(e, error);
 }
 
 bool engine_open(struct engine **out, const struct engine_options *options, struct error *error)
@@ -207,14 +206,13 @@ void engine_close(struct engine *e)
         mirror_close(&e->slot[i].tokens);
         mirror_close(&e->slot[i].table);
     }
-    weights_release(&e->weights, e->rows);
+    weights_release(&e->weights);
     mirror_close(&e->block);
     mirror_close(&e->passes);
     device_free(e->arena, model.arena_bytes);
     pages_close(&e->pages);
     pack_close(&e->pack);
     free(e->logits);
-    free(e->rows);
     exec_close(e->exec);
     free(e);
 }

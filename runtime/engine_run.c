@@ -9,9 +9,9 @@ struct bind engine_bind(struct engine *e, struct slot *slot)
 {
     struct round_block *block = e->block.device;
     struct bind b = {.arena = e->arena,
-                     .weights = e->weights,
+                     .weights = e->weights.resident,
                      .pass = e->passes.device,
-                     .rows = e->rows,
+                     .rows = e->weights.rows.device,
                      .result = block->result,
                      .failed = &block->failed,
                      .kv_encoding = e->kv_encoding};

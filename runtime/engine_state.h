@@ -12,6 +12,7 @@
 #include "runtime/engine.h"
 #include "runtime/model.h"
 #include "runtime/pages.h"
+#include "runtime/weights.h"
 
 // What host and device exchange once a round: the host pushes the lanes before it and pulls everything after it.
 struct round_block {
@@ -36,8 +37,7 @@ struct engine {
     int context, lanes, kv_encoding;
     struct exec *exec;
     struct pack pack;
-    const uint8_t *weights;  // the resident section where kernels read it
-    struct row_source *rows; // [model.table_count], where kernels read them
+    struct weights weights;
     struct pages pages;
     uint32_t run_pages;
     int32_t table_size;

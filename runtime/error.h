@@ -11,12 +11,14 @@
 
 struct error {
     char text[512];
+    int code; // exit code: 2 bad input, 3 the target failed and the process must be started anew
 };
 
 // Fills e and returns false, so that `return error_set(e, ...)` reads well. e may be NULL.
 __attribute__((format(printf, 2, 3))) static inline bool error_set(struct error *e, const char *format, ...)
 {
     if (e) {
+        e->code = 2;
         va_list list;
         va_start(list, format);
         vsnprintf(e->text, sizeof e->text, format, list);
@@ -24,5 +26,8 @@ __attribute__((format(printf, 2, 3))) static inline bool error_set(struct error 
     }
     return false;
 }
+
+// The same for a target that cannot go on.
+#define error_fatal(e, ...) (error_set(e, __VA_ARGS__), (e) ? (void)((e)->code = 3) : (void)0, false)
 
 #endif

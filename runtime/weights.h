@@ -5,10 +5,23 @@
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 
+#include "runtime/device.h"
 #include "runtime/pack.h"
 
-// Sets *weights to the resident section and rows[i] to n-gram table i, as kernels see them. The pack stays open.
-bool weights_place(const struct pack *pack, const uint8_t **weights, struct row_source *rows, struct error *error);
-void weights_release(const uint8_t **weights, struct row_source *rows);
+struct weights {
+    const uint8_t *resident; // as kernels see it
+    struct mirror rows;      // struct row_source [model.table_count]
+    void *memory[2];         // what a GPU holds: resident section, table section
+    int64_t memory_bytes[2];
+    bool table_on_host; // GPU: the table section lies in pinned host memory
+};
+
+// Places the weights of an open pack; the pack stays open.
+bool weights_place(struct weights *weights, const struct pack *pack, struct error *error);
+
+// Generated weights for the model's entries; on the CPU they live in *pack.
+bool weights_synthetic(struct weights *weights, struct pack *pack, const struct pack_shape *shape, struct error *error);
+
+void weights_release(struct weights *weights);
 
 #endif

@@ -5,17 +5,25 @@
 #include "runtime/model.h"
 #include "runtime/weights.h"
 
-bool weights_place(const struct pack *pack, const uint8_t **weights, struct row_source *rows, struct error *error)
+bool weights_place(struct weights *weights, const struct pack *pack, struct error *error)
 {
-    (void)error;
-    *weights = pack->weights;
+    if (!mirror_open(&weights->rows, (model.table_count + 1) * (int64_t)sizeof(struct row_source), "the table list",
+                     error))
+        return false;
+    weights->resident = pack->weights;
+    struct row_source *rows = weights->rows.host;
     for (int i = 0; i < model.table_count; i++)
         rows[i] = pack_rows(pack, &model.entries[model.tables[i]]);
     return true;
 }
 
-void weights_release(const uint8_t **weights, struct row_source *rows)
+bool weights_synthetic(struct weights *weights, struct pack *pack, const struct pack_shape *shape, struct error *error)
 {
-    (void)rows;
-    *weights = NULL;
+    return pack_synthetic(pack, model.entries, model.entry_count, shape, error) && weights_place(weights, pack, error);
+}
+
+void weights_release(struct weights *weights)
+{
+    mirror_close(&weights->rows);
+    weights->resident = NULL;
 }
