@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The binary of one model: finds the command, parses its flags, and turns failures into one line and an exit code.
-// Exit codes: 0 done; 1 `check` found a difference; 2 bad input or a failure, with one line on stderr; 130 interrupted.
+// Exit codes: 0 done; 1 `check` found a difference; 2 bad input or a failure, with one line on stderr; 3 the
+// target failed, start the process anew; 130 interrupted.
 
 #include "runtime/cli.h"
 
@@ -27,7 +28,7 @@ static void usage(FILE *file)
 static int complain(const struct error *error)
 {
     fprintf(stderr, "%s: %s\n", model.name, *error->text ? error->text : "failed without a reason");
-    return EXIT_BAD;
+    return error->code ? error->code : EXIT_BAD;
 }
 
 static const struct command *find(const char *name)
@@ -40,7 +41,7 @@ static const struct command *find(const char *name)
 
 int main(int argc, char **argv)
 {
-    struct error error = {""};
+    struct error error = {0};
     signal(SIGPIPE, SIG_IGN); // a closed reader is a write error, reported like any other
     if (argc < 2) {
         usage(stderr);
