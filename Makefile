@@ -33,6 +33,17 @@ BASE    += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fram
 LIBS    += -fsanitize=address,undefined
 endif
 
+ifeq ($(TARGET),cuda)
+CUDA    ?= /usr/local/cuda
+NVCC    ?= $(if $(wildcard $(CUDA)/bin/nvcc),$(CUDA)/bin/nvcc,nvcc)
+CHIPS   ?= 90a
+BASE    += -I$(CUDA)/include
+NVFLAGS := -std=c++17 -O3 -I. -I$(B)/common -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings --expt-relaxed-constexpr \
+           $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
+# One binary that needs nothing but the driver: third-party libraries are linked in.
+LIBS    := -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjansson.a -L$(CUDA)/lib64 -lcudart_static -lpthread -ldl -lrt -lm -lstdc++
+endif
+
 # Instruction sets: the same kernel sources, compiled once for each.
 ISAS           := portable
 FLAGS_portable :=
@@ -46,9 +57,12 @@ endif
 
 ONCE     := kernels/cpu/isa.c $(wildcard kernels/cpu/layout*.c)
 KERNELS  := $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
-RUNTIME  := $(filter-out $(wildcard runtime/packer*.c),$(wildcard runtime/*.c)) $(wildcard graphs/*.c)
+OTHER    := $(if $(filter cuda,$(TARGET)),%_cpu.c graphs/kernels.c,%_cuda.c)
+RUNTIME  := $(filter-out $(wildcard runtime/packer*.c) $(OTHER),$(wildcard runtime/*.c graphs/*.c))
 PACKER   := $(wildcard runtime/packer*.c) runtime/pack.c
-KERNEL_OBJECTS := $(foreach isa,$(ISAS),$(KERNELS:%.c=$(B)/common/$(isa)/%.o)) $(ONCE:%.c=$(B)/common/%.o)
+CPU_OBJECTS := $(foreach isa,$(ISAS),$(KERNELS:%.c=$(B)/common/$(isa)/%.o)) $(ONCE:%.c=$(B)/common/%.o)
+CUDA_OBJECTS := $(patsubst %.cu,$(B)/common/%.o,$(wildcard kernels/cuda/*.cu)) $(ONCE:%.c=$(B)/common/%.o)
+KERNEL_OBJECTS := $(if $(filter cuda,$(TARGET)),$(CUDA_OBJECTS),$(CPU_OBJECTS))
 RUNTIME_OBJECTS := $(RUNTIME:%.c=$(B)/common/%.o)
 PACKER_OBJECTS  := $(PACKER:%.c=$(B)/common/%.o) $(ONCE:%.c=$(B)/common/%.o)
 
@@ -65,7 +79,7 @@ all: $(DIR)/$(NAME) $(if $(CHECKPOINT),$(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack)
 
 help:
 	@sed -n '3,8s/^# *//p' Makefile
-	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK SANITIZE=1 PROMPT=text"
+	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK CHIPS SANITIZE=1 PROMPT=text"
 	@echo "targets:   run test test-gpu bench lint golden-update clean"
 
 deps:
@@ -102,6 +116,11 @@ $(B)/common/%.o: %.c $(B)/common/kernel_list.h
 	@mkdir -p $(@D)
 	@echo "  cc $<"
 	@$(CC) $(BASE) -MMD -MP -c $< -o $@
+
+$(B)/common/%.o: %.cu $(B)/common/kernel_list.h
+	@mkdir -p $(@D)
+	@echo "  nvcc $<"
+	@$(NVCC) $(NVFLAGS) -MD -MP -c $< -o $@
 
 -include $(KERNEL_OBJECTS:.o=.d) $(RUNTIME_OBJECTS:.o=.d) $(PACKER_OBJECTS:.o=.d)
 
