@@ -124,7 +124,7 @@ static void attention_decode(const struct attention_item *t, int64_t start, uint
         for (; slots; slots &= slots - 1) {
             const int32_t i = __builtin_ctz(slots), slot = g * VEC + i;
             const uint8_t *key = kv_row(&a->lanes, kv, t->lane, KV_KEYS, start + slot, 1);
-            const uint8_t *value = kv_row(&a->lanes, kv, t->lane, KV_VALUES, start + slot, 1);
+            const uint8_t *value = key + a->lanes.page * kv->key_bytes; // same place in the same page
             kv_decode(t->lines + (int64_t)i * t->padded, key, kv->kv_heads, t->kv_head, kv->dim, kv->encoding);
             kv_decode(t->values + (int64_t)slot * t->padded, value, kv->kv_heads, t->kv_head, kv->dim, kv->encoding);
         }

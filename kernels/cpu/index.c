@@ -98,30 +98,38 @@ static void select_best(const float *score, int32_t n, int32_t keep, int32_t *bl
     }
 }
 
-static void index_select_run(const void *p, int64_t begin, int64_t end, void *scratch)
+// Scores of `count` blocks from `first` on, which lie in one page.
+static void score_page(const struct index_select_args *a, int32_t l, int32_t first, int32_t count, const float *q,
+                       float *key, float *score)
 {
-    const struct index_select_args *a = p;
     const struct kv_layout *kv = &a->layout;
     const int32_t dim = kv->index_dim;
     const float scale = 1.0f / __builtin_sqrtf((float)dim);
+    const uint8_t *row = kv_row(&a->lanes, kv, l, KV_POOLED, first, a->ratio);
+    for (int32_t b = 0; b < count; b++, row += kv->index_bytes) {
+        kv_decode(key, row, 1, 0, dim, kv->index_encoding);
+        float sum = 0;
+        for (int32_t h = 0; h < a->heads; h++) {
+            float s = row_dot(q + (int64_t)h * dim, key, dim);
+            sum += s > 0 ? s : 0.0f;
+        }
+        score[b] = sum * scale;
+    }
+}
+
+static void index_select_run(const void *p, int64_t begin, int64_t end, void *scratch)
+{
+    const struct index_select_args *a = p;
     uint32_t *bins = scratch;
     float *key = (float *)(bins + SELECT_BINS), *score = key + 2048;
     for (int64_t r = begin; r < end; r++) {
         const int32_t n = least((a->pass->position[r] + 1) / a->ratio, SELECT_BLOCKS);
-        const float *q = a->q + r * a->ldq;
         a->counts[r] = n <= a->keep ? -1 : a->keep;
         if (n <= a->keep)
             continue;
-        for (int32_t b = 0; b < n; b++) {
-            kv_decode(key, kv_row(&a->lanes, kv, a->pass->lane[r], KV_POOLED, b, a->ratio), 1, 0, dim,
-                      kv->index_encoding);
-            float sum = 0;
-            for (int32_t h = 0; h < a->heads; h++) {
-                float s = row_dot(q + (int64_t)h * dim, key, dim);
-                sum += s > 0 ? s : 0.0f;
-            }
-            score[b] = sum * scale;
-        }
+        const int32_t page = a->lanes.page / a->ratio;
+        for (int32_t first = 0; first < n; first += page)
+            score_page(a, a->pass->lane[r], first, least(page, n - first), a->q + r * a->ldq, key, score + first);
         select_best(score, n, a->keep, a->blocks + r * a->keep, bins);
     }
 }
