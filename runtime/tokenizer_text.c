@@ -7,6 +7,10 @@
 #include <string.h>
 #include <utf8proc.h>
 
+// The code point before the first Hangul final: a starter that composes with nothing. Some versions of utf8proc drop it after a
+// syllable, so it is kept out of their sight.
+#define BEFORE_FINALS 0x11A7
+
 enum sequence { SEQUENCE_GOOD, SEQUENCE_BAD, SEQUENCE_CUT };
 
 bool scratch_reserve(struct scratch *scratch, size_t count, size_t size)
@@ -207,13 +211,21 @@ bool text_nfc(const char *text, size_t bytes, struct scratch *codes, struct scra
         count += (size_t)made;
     }
     order_marks(decomposed, count, decomposed + room);
-    utf8proc_ssize_t composed =
-        utf8proc_normalize_utf32(decomposed, (utf8proc_ssize_t)count, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-    if (composed < 0 || !scratch_reserve(result, (size_t)composed, 4))
+    if (!scratch_reserve(result, count, 4))
         return false;
     uint8_t *write = result->data;
-    for (utf8proc_ssize_t i = 0; i < composed; i++)
-        write += utf8proc_encode_char(decomposed[i], write);
+    for (size_t first = 0, last; first < count; first = last) {
+        last = first + 1;
+        if (decomposed[first] != BEFORE_FINALS)
+            while (last < count && decomposed[last] != BEFORE_FINALS)
+                last++;
+        utf8proc_ssize_t composed = utf8proc_normalize_utf32(decomposed + first, (utf8proc_ssize_t)(last - first),
+                                                             UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        if (composed < 0)
+            return false;
+        for (utf8proc_ssize_t i = 0; i < composed; i++)
+            write += utf8proc_encode_char(decomposed[first + (size_t)i], write);
+    }
     *out = result->data;
     *out_bytes = (size_t)(write - (uint8_t *)result->data);
     return true;

@@ -10,12 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+static unsigned nibble(char digit)
+{
+    return (unsigned)(digit <= '9' ? digit - '0' : digit - 'a' + 10) & 15;
+}
+
 static size_t from_hex(const char *hex, char *out)
 {
     size_t n = 0;
-    unsigned byte;
-    for (; sscanf(hex, "%2x", &byte) == 1; hex += 2)
-        out[n++] = (char)byte;
+    for (; hex[0] > ' ' && hex[1] > ' '; hex += 2)
+        out[n++] = (char)(nibble(hex[0]) << 4 | nibble(hex[1]));
     return n;
 }
 
