@@ -32,6 +32,7 @@ enum {
     SPIN_CROWDED_NS = 1000, // the same where threads outnumber processors
     SPINS_PER_CLOCK = 32,   // looks between two readings of the clock
     YIELDS = 8,             // of the caller, before it sleeps
+    FINE_SHARE = 16,        // items
     MAX_ITEMS = 0x7fffffff, // of one launch; longer phases are cut
 };
 
@@ -104,8 +105,9 @@ static void work(struct pool *pool, void *scratch)
         uint32_t left = (uint32_t)claim;
         if (!left)
             return;
-        // An equal share of what is left: few claims, and the last ones are single items.
-        uint32_t take = left / (uint32_t)pool->threads;
+        // An equal share of what is left, half of one while that is many: few claims for a short launch, an even end for a long
+        // one though threads run at different speeds; the last claims are single items.
+        uint32_t share = left / (uint32_t)pool->threads, take = share > FINE_SHARE ? share / 2 : share;
         take = take ? take : 1;
         if (!atomic_compare_exchange_weak_explicit(&pool->claim, &claim, claim - take, memory_order_acq_rel,
                                                    memory_order_acquire))
