@@ -14,10 +14,10 @@ local parse = require "template_parse"
 
 local M = {}
 
--- compile(source, name, constants): `name` is for messages; `constants` are strings that the checkpoint gives to its template
--- (bos_token = "<s>", ...), which are trusted as the template's own text is.
+-- compile(source, name, constants): `name` is for messages, its last part goes into the C; `constants` are strings that the
+-- checkpoint gives to its template (bos_token = "<s>", ...), which are trusted as the template's own text is.
 function M.compile(source, name, constants)
-    local compiled = { name = name, body = parse.parse(source, name), constants = constants or {} }
+    local compiled = { name = name, title = name:match("[^/]*$"), body = parse.parse(source, name), constants = constants or {} }
     emit.emit(compiled, "chat_template") -- so that everything unsupported is found here
     return compiled
 end

@@ -342,7 +342,7 @@ local function text_fields(bytes)
 end
 
 function Emit:head(out, symbol, constants)
-    out[#out + 1] = "// Generated from " .. self.name:gsub("[^%w%._/ -]", "?") .. " by gen/template.lua; not to be edited.\n"
+    out[#out + 1] = "// Generated from " .. self.title:gsub("[^%w%._/ -]", "?") .. " by gen/template.lua; not to be edited.\n"
     out[#out + 1] = '#include "runtime/chat.h"\n#include "runtime/template_library.h"\n'
     for i, bytes in ipairs(self.texts) do out[#out + 1] = ("static const struct text text_%d = %s;"):format(i, text_fields(bytes)) end
     local names = {}
@@ -380,7 +380,7 @@ end
 -- emit(compiled, symbol): the C text that defines `const struct chat_template SYMBOL`.
 function M.emit(compiled, symbol)
     local self = setmetatable({
-        name = compiled.name, texts = {}, macros = {}, inputs = {}, count = 0, indent = 0, lines = {},
+        name = compiled.name, title = compiled.title, texts = {}, macros = {}, inputs = {}, count = 0, indent = 0, lines = {},
         scope = scope.open(nil, {}, compiled.body),
     }, Emit)
     self:collect_macros(compiled.body)
@@ -408,7 +408,7 @@ function M.emit(compiled, symbol)
     out[#out + 1] = table.concat(start, "\n")
     out[#out + 1] = table.concat(body_lines, "\n") .. "\n}\n"
     out[#out + 1] = ("const struct chat_template %s = {\n    .name = %s,\n    .render = %s_render,"):format(
-        symbol, literal(compiled.name), symbol)
+        symbol, literal(compiled.title), symbol)
     if constant_count > 0 then
         out[#out + 1] = ("    .constants = %s_constants,\n    .constant_count = %d,"):format(symbol, constant_count)
     end

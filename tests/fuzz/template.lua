@@ -12,7 +12,8 @@ local FIXTURES = "tests/fixtures/templates/"
 local STEPS = 20000000 -- Lua instructions that one compile may take
 local PIECES = { "{{", "}}", "{%", "%}", "{#", "#}", "-", "+", "|", ".", "(", ")", "[", "]", "{", "}", "'", '"', "\\", "\n", " ", ",", ":",
     "=", "~", "**", "//", "is", "not", "in", "if", "else", "elif", "endif", "for", "endfor", "set", "endset", "macro", "endmacro", "loop",
-    "ns.x", "namespace()", "tojson", "map('x')", "raw", "endraw", "break", "continue", "with", "endwith", "generation", "endgeneration", "1e9",
+    "ns.x", "namespace()", "tojson", "map('x')", "raw", "endraw", "break", "continue", "with", "endwith", "generation", "endgeneration",
+    "1e9",
     "0x",
     "\\u12", "é", "\xff", "\0", "true", "none", "loop.last", "caller", "self", "__class__", "recursive", "a=1", "*a", "**k" }
 
