@@ -139,7 +139,7 @@ function Emit:filtered(node, leaf)
             self:line("if (%s)", condition)
             self:line("    list_push(run, %s, %s);", result, item)
         end)
-    end)
+    end, "value_elements")
 end
 
 function Emit:emit_For(node)

@@ -227,9 +227,9 @@ end
 local function constant_string(node) return node and node.k == "String" and node.value end
 
 -- Walks `leaf`, filling the generator that is returned; each(item) writes the body and returns the leaf to push, or nil.
-function M:walk(leaf, each)
+function M:walk(leaf, each, elements)
     local result, id = self:keep("value_list(run, VALUE_GENERATOR, 0)"), self:temporary("e")
-    self:line("const struct list *%s = value_elements(run, %s);", id, leaf)
+    self:line("const struct list *%s = %s(run, %s);", id, elements or "value_elements_if_true", leaf)
     self:line("for (size_t i_%s = 0; i_%s < %s->count; i_%s++) {", id, id, id, id)
     self.indent = self.indent + 1
     self:line("template_steps(run, 1);")

@@ -29,6 +29,11 @@ void template_fail(struct template_run *run, const char *format, ...)
     longjmp(run->failed, 1);
 }
 
+void template_fail_undefined(struct template_run *run, struct value v)
+{
+    template_fail(run, "'%.80s' is undefined", v.hint);
+}
+
 void template_steps(struct template_run *run, size_t count)
 {
     if (count > TEMPLATE_STEPS || (run->steps += (int64_t)count) > TEMPLATE_STEPS)

@@ -155,6 +155,8 @@ bool template_render(const struct chat_template *templ, const json_t *input, tim
 
 // Ends the render with a message that starts with the template's name and line.
 __attribute__((noreturn, format(printf, 2, 3))) void template_fail(struct template_run *run, const char *format, ...);
+// Ends the render because of the use of an undefined value.
+__attribute__((noreturn)) void template_fail_undefined(struct template_run *run, struct value v);
 // Counts work; ends the render when there has been too much.
 void template_steps(struct template_run *run, size_t count);
 // Memory of the render, 16-byte aligned, not cleared.
@@ -186,6 +188,20 @@ static inline struct value value_undefined(const char *hint)
 static inline struct value value_macro(const struct macro *macro)
 {
     return (struct value){.kind = VALUE_MACRO, .trusted = true, .macro = macro};
+}
+static inline bool value_numeric(struct value v)
+{
+    return v.kind >= VALUE_BOOL && v.kind <= VALUE_FLOAT;
+}
+// Of a numeric value.
+static inline double value_number(struct value v)
+{
+    return v.kind == VALUE_FLOAT ? v.real : v.kind == VALUE_BOOL ? v.flag : (double)v.integer;
+}
+// Whether its elements lie in v.list.
+static inline bool value_listlike(struct value v)
+{
+    return v.kind >= VALUE_LIST && v.kind <= VALUE_GENERATOR;
 }
 struct value value_list(struct template_run *run, enum value_kind kind, size_t room);
 void list_push(struct template_run *run, struct value list, struct value item);
@@ -245,6 +261,8 @@ bool value_le(struct template_run *run, struct value a, struct value b);
 bool value_in(struct template_run *run, struct value a, struct value b);
 // The elements that walking v gives, as a list (v itself where it is one). A generator is used up.
 struct list *value_elements(struct template_run *run, struct value v);
+// As value_elements, but none for any false value: what map, select and reject walk.
+struct list *value_elements_if_true(struct template_run *run, struct value v);
 // Unpacks v into count values.
 void value_unpack(struct template_run *run, struct value v, struct value *into, size_t count);
 void namespace_set(struct template_run *run, struct value v, const char *name, const struct text *key,

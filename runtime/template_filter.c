@@ -11,7 +11,7 @@
 __attribute__((noreturn)) static void fail_kind(struct template_run *run, const char *filter, struct value v)
 {
     if (v.kind == VALUE_UNDEFINED)
-        template_fail(run, "'%.80s' is undefined", v.hint);
+        template_fail_undefined(run, v);
     template_fail(run, "%s: a value of type %s does not fit", filter, value_type(v));
 }
 
@@ -132,7 +132,9 @@ struct value filter_replace(struct template_run *run, struct value self, const s
 struct value filter_indent(struct template_run *run, struct value self, const struct value *args)
 {
     struct value indent = args[0];
-    const struct text *text = value_string(run, self);
+    if (self.kind != VALUE_TEXT)
+        fail_kind(run, "indent", self);
+    const struct text *text = self.text;
     if (text->markup)
         template_fail(run, "unsupported: indent of a |safe string");
     if (indent.kind != VALUE_TEXT) {
@@ -424,6 +426,12 @@ static struct value fold_case(struct template_run *run, struct value key, bool c
     return key.kind == VALUE_TEXT && !case_sensitive ? text_case(run, key.text, 'l') : key;
 }
 
+// Keys are ordered as one-element lists are: what is equal is not compared further, so it need not have an order.
+static bool sorts_before(struct template_run *run, struct value a, struct value b)
+{
+    return !value_eq(run, a, b) && value_lt(run, a, b);
+}
+
 // A stable merge sort of items by keys.
 static void sort(struct template_run *run, struct value *keys, struct value *items, size_t count, bool reverse)
 {
@@ -436,7 +444,7 @@ static void sort(struct template_run *run, struct value *keys, struct value *ite
             for (size_t at = low, i = low, j = middle; at < high; at++) {
                 bool right =
                     i == middle ||
-                    (j < high && (reverse ? value_lt(run, keys[i], keys[j]) : value_lt(run, keys[j], keys[i])));
+                    (j < high && (reverse ? sorts_before(run, keys[i], keys[j]) : sorts_before(run, keys[j], keys[i])));
                 size_t from = right ? j++ : i++;
                 spare_keys[at] = keys[from];
                 spare_items[at] = items[from];

@@ -10,7 +10,7 @@
 static const struct text *self_text(struct template_run *run, struct value self, const char *method)
 {
     if (self.kind == VALUE_UNDEFINED)
-        template_fail(run, "'%.80s' is undefined", self.hint);
+        template_fail_undefined(run, self);
     if (self.kind != VALUE_TEXT)
         template_fail(run, "a value of type %s has no method %s", value_type(self), method);
     return self.text;
@@ -27,7 +27,7 @@ static const struct text *plain_text(struct template_run *run, struct value self
 static const struct text *argument_text(struct template_run *run, struct value argument, const char *method)
 {
     if (argument.kind == VALUE_UNDEFINED)
-        template_fail(run, "'%.80s' is undefined", argument.hint);
+        template_fail_undefined(run, argument);
     if (argument.kind != VALUE_TEXT)
         template_fail(run, "%s needs a string, found %s", method, value_type(argument));
     return argument.text;
@@ -40,7 +40,7 @@ int64_t argument_int(struct template_run *run, struct value argument, const char
     if (argument.kind == VALUE_BOOL)
         return argument.flag;
     if (argument.kind == VALUE_UNDEFINED)
-        template_fail(run, "'%.80s' is undefined", argument.hint);
+        template_fail_undefined(run, argument);
     if (argument.kind != VALUE_INT)
         template_fail(run, "%s must be a whole number, found %s", what, value_type(argument));
     return argument.integer;

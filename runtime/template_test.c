@@ -186,7 +186,7 @@ bool test_lower(struct template_run *run, struct value self, const struct value 
 static const struct dict *self_dict(struct template_run *run, struct value self, const char *method)
 {
     if (self.kind == VALUE_UNDEFINED)
-        template_fail(run, "'%.80s' is undefined", self.hint);
+        template_fail_undefined(run, self);
     if (self.kind != VALUE_DICT)
         template_fail(run, "a value of type %s has no method %s", value_type(self), method);
     return self.dict;
@@ -240,6 +240,8 @@ struct value method_get(struct template_run *run, struct value self, const struc
 
 void dict_update(struct template_run *run, struct value into, struct value from)
 {
+    if (from.kind == VALUE_UNDEFINED)
+        template_fail_undefined(run, from);
     if (from.kind == VALUE_DICT || from.kind == VALUE_NAMESPACE) {
         template_steps(run, from.dict->count);
         for (size_t i = 0; i < from.dict->count; i++)

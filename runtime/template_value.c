@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lists, dicts and what Jinja2 does with any value: truth, attributes, items, slices, comparison, membership.
+// Lists, dicts and what Jinja2 does with any value: truth, attributes, items, slices, walking.
 // Invariant: an absent attribute or item is an undefined value, never an error; using an undefined value for more than
 // printing, testing or walking is an error.
 
@@ -16,26 +16,6 @@ const char *value_type(struct value v)
         "tuple",   "dict view", "generator", "dict", "namespace", "macro", "method",
     };
     return names[v.kind];
-}
-
-static bool listlike(struct value v)
-{
-    return v.kind >= VALUE_LIST && v.kind <= VALUE_GENERATOR;
-}
-
-static bool numeric(struct value v)
-{
-    return v.kind >= VALUE_BOOL && v.kind <= VALUE_FLOAT;
-}
-
-static double number(struct value v)
-{
-    return v.kind == VALUE_FLOAT ? v.real : v.kind == VALUE_BOOL ? v.flag : (double)v.integer;
-}
-
-__attribute__((noreturn)) static void fail_undefined(struct template_run *run, struct value v)
-{
-    template_fail(run, "'%.80s' is undefined", v.hint);
 }
 
 // Lists and dicts -------------------------------------------------------------------------------------------------------------
@@ -89,7 +69,7 @@ static uint64_t key_hash(struct template_run *run, struct value key)
     case VALUE_BOOL:
     case VALUE_INT:
     case VALUE_FLOAT: {
-        double real = number(key) + 0.0;
+        double real = value_number(key) + 0.0;
         memcpy(&hash, &real, sizeof hash);
         return mix(hash == 1ull << 63 ? 0 : hash);
     }
@@ -285,7 +265,7 @@ static struct value bound_method(struct template_run *run, struct value v, const
 struct value value_attribute(struct template_run *run, struct value v, const struct text *name)
 {
     if (v.kind == VALUE_UNDEFINED)
-        fail_undefined(run, v);
+        template_fail_undefined(run, v);
     if (v.kind == VALUE_DICT) {
         struct value method = bound_method(run, v, name);
         if (method.kind == VALUE_METHOD)
@@ -311,7 +291,7 @@ struct value value_item(struct template_run *run, struct value v, struct value k
 {
     int64_t index;
     if (v.kind == VALUE_UNDEFINED)
-        fail_undefined(run, v);
+        template_fail_undefined(run, v);
     if (v.kind == VALUE_DICT) {
         bool hashable = key.kind != VALUE_LIST && key.kind != VALUE_DICT;
         const struct value *found = hashable ? dict_get(run, v, key) : NULL;
@@ -342,7 +322,7 @@ static bool slice_part(struct template_run *run, struct value part, int64_t *out
     if (part.kind == VALUE_MISSING || part.kind == VALUE_NONE)
         return false;
     if (part.kind == VALUE_UNDEFINED)
-        fail_undefined(run, part);
+        template_fail_undefined(run, part);
     if (!as_index(part, out))
         template_fail(run, "a slice bound must be a whole number, found %s", value_type(part));
     return true;
@@ -403,7 +383,7 @@ struct value value_slice(struct template_run *run, struct value v, struct value 
     const struct value parts[3] = {from, to, step_};
     int64_t first, step;
     if (v.kind == VALUE_UNDEFINED)
-        fail_undefined(run, v);
+        template_fail_undefined(run, v);
     if (v.kind == VALUE_TEXT) {
         int64_t count = (int64_t)text_length(v.text->data, v.text->size);
         int64_t taken = slice_plan(run, parts, count, &first, &step);
@@ -420,135 +400,12 @@ struct value value_slice(struct template_run *run, struct value v, struct value 
     return result;
 }
 
-// Comparison ------------------------------------------------------------------------------------------------------------------
-
-static int compare_text(const struct text *a, const struct text *b)
-{
-    size_t common = a->size < b->size ? a->size : b->size;
-    int order = common ? memcmp(a->data, b->data, common) : 0;
-    return order ? order : (a->size > b->size) - (a->size < b->size);
-}
-
-static void enter(struct template_run *run, size_t count)
-{
-    if (++run->depth > TEMPLATE_DEPTH)
-        template_fail(run, "values nest deeper than %d", TEMPLATE_DEPTH);
-    template_steps(run, count);
-}
-
-static bool equal_numbers(struct value a, struct value b)
-{
-    if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT)
-        return (a.kind == VALUE_BOOL ? a.flag : a.integer) == (b.kind == VALUE_BOOL ? b.flag : b.integer);
-    return number(a) == number(b);
-}
-
-bool value_eq(struct template_run *run, struct value a, struct value b)
-{
-    if (numeric(a) && numeric(b))
-        return equal_numbers(a, b);
-    if (a.kind != b.kind)
-        return false;
-    bool equal = true;
-    switch (a.kind) {
-    case VALUE_TEXT:
-        return a.text->size == b.text->size && memcmp(a.text->data, b.text->data, a.text->size) == 0;
-    case VALUE_LIST:
-    case VALUE_TUPLE:
-        if (a.list->count != b.list->count)
-            return false;
-        enter(run, a.list->count);
-        for (size_t i = 0; i < a.list->count && equal; i++)
-            equal = value_eq(run, a.list->items[i], b.list->items[i]);
-        run->depth--;
-        return equal;
-    case VALUE_DICT:
-        if (a.dict->count != b.dict->count)
-            return false;
-        enter(run, a.dict->count);
-        for (size_t i = 0; i < a.dict->count && equal; i++) {
-            const struct value *other = dict_get(run, b, a.dict->keys[i]);
-            equal = other && value_eq(run, a.dict->values[i], *other);
-        }
-        run->depth--;
-        return equal;
-    case VALUE_UNDEFINED:
-    case VALUE_NONE:
-        return true;
-    default:
-        return a.list == b.list;
-    }
-}
-
-// a < b, or a <= b where `equal`.
-static bool ordered(struct template_run *run, struct value a, struct value b, bool equal)
-{
-    if (a.kind == VALUE_UNDEFINED || b.kind == VALUE_UNDEFINED)
-        fail_undefined(run, a.kind == VALUE_UNDEFINED ? a : b);
-    if (numeric(a) && numeric(b)) {
-        if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT) {
-            int64_t left = a.kind == VALUE_BOOL ? a.flag : a.integer, right = b.kind == VALUE_BOOL ? b.flag : b.integer;
-            return left < right || (equal && left == right);
-        }
-        return number(a) < number(b) || (equal && number(a) == number(b));
-    }
-    if (a.kind == VALUE_TEXT && b.kind == VALUE_TEXT) {
-        int order = compare_text(a.text, b.text);
-        return order < 0 || (equal && order == 0);
-    }
-    if (a.kind != b.kind || (a.kind != VALUE_LIST && a.kind != VALUE_TUPLE))
-        template_fail(run, "'<' is not supported between %s and %s", value_type(a), value_type(b));
-    size_t common = a.list->count < b.list->count ? a.list->count : b.list->count;
-    enter(run, common);
-    size_t i = 0;
-    while (i < common && value_eq(run, a.list->items[i], b.list->items[i]))
-        i++;
-    bool result = i < common ? ordered(run, a.list->items[i], b.list->items[i], equal)
-                             : a.list->count < b.list->count || (equal && a.list->count == b.list->count);
-    run->depth--;
-    return result;
-}
-
-bool value_lt(struct template_run *run, struct value a, struct value b)
-{
-    return ordered(run, a, b, false);
-}
-
-bool value_le(struct template_run *run, struct value a, struct value b)
-{
-    return ordered(run, a, b, true);
-}
-
-bool value_in(struct template_run *run, struct value a, struct value b)
-{
-    switch (b.kind) {
-    case VALUE_TEXT:
-        if (a.kind == VALUE_UNDEFINED)
-            fail_undefined(run, a);
-        if (a.kind != VALUE_TEXT)
-            template_fail(run, "'in <string>' needs a string on the left, found %s", value_type(a));
-        return !a.text->size || memmem(b.text->data, b.text->size, a.text->data, a.text->size);
-    case VALUE_DICT:
-        return dict_get(run, b, a) != NULL;
-    case VALUE_UNDEFINED:
-        return false;
-    default:
-        break;
-    }
-    if (!listlike(b))
-        template_fail(run, "a %s cannot be searched with 'in'", value_type(b));
-    const struct list *list = value_elements(run, b);
-    template_steps(run, list->count);
-    for (size_t i = 0; i < list->count; i++)
-        if (value_eq(run, list->items[i], a))
-            return true;
-    return false;
-}
+// Walking ---------------------------------------------------------------------------------------------------------------------
 
 struct list *value_elements(struct template_run *run, struct value v)
 {
     struct value result;
-    if (listlike(v)) {
+    if (value_listlike(v)) {
         struct list *list = v.list;
         if (v.kind == VALUE_GENERATOR) {
             if (list->consumed)
@@ -574,6 +431,11 @@ struct list *value_elements(struct template_run *run, struct value v)
         at = next;
     }
     return result.list;
+}
+
+struct list *value_elements_if_true(struct template_run *run, struct value v)
+{
+    return value_truth(run, v) ? value_elements(run, v) : value_list(run, VALUE_LIST, 0).list;
 }
 
 void value_unpack(struct template_run *run, struct value v, struct value *into, size_t count)
