@@ -179,6 +179,13 @@ sed '1s/^PNL/XXX/' "$scratch/rows" >"$scratch/magic"
 bad "not a file of reference rows" check --rows "$scratch/magic"
 bad "--record" check --rows "$scratch/none"
 
+# ---- bench ----------------------------------------------------------------------------------------------------------------
+
+run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --json && json 'assert(j.synthetic and j.decode_tokens_per_second.median > 0 and j.prompt_tokens_per_second.median > 0 and j.ceiling_bytes_per_second.best > 1e8)
+    local n = 0; for _, k in ipairs(j.kernels) do n = n + k.launches end; assert(n > 10 and j.kernel_seconds <= j.round_seconds)' <"$out"
+ok $? "bench --json"
+bad "--prompt and --decode" bench --quiet --prompt 64 --context 32
+
 # ---- run ------------------------------------------------------------------------------------------------------------------
 
 run run -p "What does ls do?" --temperature 0 -n 40 && cp "$out" "$scratch/reply" && [ -s "$out" ] && tail -1 "$err" | grep -qE "^prompt [0-9]+ tokens, .* reply [0-9]+ tokens, .* drafted [0-9]+, accepted [0-9]+; stop: "
