@@ -230,7 +230,7 @@ static struct sample sample_make(int encoding, int bits, int group, int n, int k
     for (int64_t i = 0; i < (int64_t)n * k; i++)
         s.value[i] = sample_value(&s, i / k, i % k, &s.magnitude[i]);
     uint8_t *data = sample_bytes(panel_data_bytes(&s.w)), *scale = sample_bytes(panel_scale_bytes(&s.w));
-    struct error error = {{0}};
+    struct error error = {.text = {0}};
     if (!panel_pack(&s.w, &s.source, data, scale, &error)) {
         fprintf(stderr, "cannot pack: %s\n", error.text);
         exit(1);

@@ -140,9 +140,14 @@ VEC_INLINE vf byte_float(vi bytes, int b)
 
 VEC_INLINE void decode_block_codes(const uint8_t *block, int bits, vf scale, vf bias, float *out)
 {
+#if defined(__AVX2__)
 #pragma GCC unroll 8
+#endif
     for (int j = 0; j < 8; j++) {
         vi q = code_bytes(block, bits, j);
+#if defined(__AVX2__)
+#pragma GCC unroll 8
+#endif
         for (int b = 0; b < 4; b++)
             vf_store(out + (4 * j + b) * 16, vf_fma(byte_float(q, b), scale, bias));
     }
@@ -160,9 +165,14 @@ VEC_INLINE void decode_block_nvfp4(const uint8_t *block, const uint8_t *scale, f
 {
     for (int g = 0; g < 2; g++) {
         vf s = vf_mul(vf_bits(vi_sll(vi_load_u8(scale + g * 16), 20)), vf_set1(0x1p117f));
-#pragma GCC unroll 4
+#if defined(__AVX2__)
+#pragma GCC unroll 8
+#endif
         for (int j = 4 * g; j < 4 * g + 4; j++) {
             vi q = code_bytes(block, 4, j);
+#if defined(__AVX2__)
+#pragma GCC unroll 8
+#endif
             for (int b = 0; b < 4; b++)
                 vf_store(out + (4 * j + b) * 16, vf_mul(e2m1_float(vi_srl(q, 8 * b)), s));
         }
@@ -207,6 +217,9 @@ VEC_INLINE vi e4m3_pairs(const uint8_t *line)
 
 VEC_INLINE void decode_block_fp8(const uint8_t *block, vf scale, float *out)
 {
+#if defined(__AVX2__)
+#pragma GCC unroll 8
+#endif
     for (int j = 0; j < 8; j++) {
         vi v = e4m3_pairs(block + j * 64);
         vf_store(out + j * 64, vf_mul(e4m3_float(vi_sll(v, 8)), scale));

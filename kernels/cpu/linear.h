@@ -112,7 +112,7 @@ static inline int panel_outputs(int n, int64_t p)
     return left < PANEL ? (int)left : PANEL;
 }
 
-// Where a row's digits are: three digits of kp bytes, highest first; per 16 k three int32, -12 * sum of each digit; per 32 k
+// Where a row's digits are: per 4 k the four bytes of each digit, highest first; per 16 k three int32, -12 * sum of each digit; per 32 k
 // the fp32 sum of x; per 128 k the unit as fp32, and the unit * 2^59.
 static inline const uint8_t *digits_row(const struct row_view *v, int64_t r)
 {

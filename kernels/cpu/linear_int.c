@@ -23,10 +23,11 @@ VEC_INLINE vi digit_at(const uint8_t *row, int64_t at)
 }
 
 // s += codes (16 outputs x 4 k) times the four digits of each rank at `at`.
-VEC_INLINE void digits_add(digit_sums *s, vi codes, const uint8_t *row, int64_t kp, int64_t at)
+VEC_INLINE void digits_add(digit_sums *s, vi codes, const uint8_t *row, int64_t at)
 {
+#pragma GCC unroll 32
     for (int d = 0; d < 3; d++)
-        s->digit[d] = _mm512_dpbusd_epi32(s->digit[d], codes, digit_at(row + d * kp, at));
+        s->digit[d] = _mm512_dpbusd_epi32(s->digit[d], codes, digit_at(row, at * 3 + d * 4));
 }
 
 // The number that the three sums spell, in units.
@@ -42,26 +43,29 @@ VEC_INLINE void codes_rows(const struct panel *p, int bits, int R, const struct 
 {
     vf total[BLOCK_ROWS];
     const uint8_t *row[BLOCK_ROWS];
-    int64_t kp = v->kp;
+#pragma GCC unroll 32
     for (int r = 0; r < R; r++) {
         row[r] = digits_row(v, rows[r]);
         total[r] = vf_zero();
     }
     for (int b = 0; b < p->blocks; b += p->group_blocks) {
         digit_sums s[BLOCK_ROWS];
+#pragma GCC unroll 32
         for (int r = 0; r < R; r++)
             s[r] = (digit_sums){{vi_set1(0), vi_set1(0), vi_set1(0)}};
         for (int i = b; i < b + p->group_blocks; i++) {
             const uint8_t *block = p->data + (int64_t)i * bits * 64;
-#pragma GCC unroll 8
+#pragma GCC unroll 32
             for (int j = 0; j < 8; j++) {
                 vi codes = code_bytes(block, bits, j);
+#pragma GCC unroll 32
                 for (int r = 0; r < R; r++)
-                    digits_add(&s[r], codes, row[r], kp, (int64_t)i * 32 + j * 4);
+                    digits_add(&s[r], codes, row[r], (int64_t)i * 32 + j * 4);
             }
         }
         vf scale, bias;
         group_scale(p, b, &scale, &bias);
+#pragma GCC unroll 32
         for (int r = 0; r < R; r++) {
             const float *sum = digits_sum(row[r], v->kp) + b;
             float x = sum[0];
@@ -72,6 +76,7 @@ VEC_INLINE void codes_rows(const struct panel *p, int bits, int R, const struct 
             total[r] = vf_fma(bias, vf_set1(x), total[r]);
         }
     }
+#pragma GCC unroll 32
     for (int r = 0; r < R; r++)
         vf_store(sums + r * PANEL, total[r]);
 }
@@ -87,7 +92,7 @@ VEC_INLINE void nvfp4_rows(const struct panel *p, int R, const struct row_view *
 {
     vf total[BLOCK_ROWS];
     const uint8_t *row[BLOCK_ROWS];
-    int64_t kp = v->kp;
+#pragma GCC unroll 32
     for (int r = 0; r < R; r++) {
         row[r] = digits_row(v, rows[r]);
         total[r] = vf_zero();
@@ -95,23 +100,27 @@ VEC_INLINE void nvfp4_rows(const struct panel *p, int R, const struct row_view *
     for (int g = 0; g < p->blocks * 2; g++) {
         digit_sums s[BLOCK_ROWS];
         const uint8_t *lines = p->data + (int64_t)g * 128;
+#pragma GCC unroll 32
         for (int r = 0; r < R; r++) {
             const int32_t *offset = digits_offset(row[r], v->kp) + g * 3;
             s[r] = (digit_sums){{vi_set1(offset[0]), vi_set1(offset[1]), vi_set1(offset[2])}};
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 32
         for (int j = 0; j < 4; j++) {
             vi line = vi_load(lines + j / 2 * 64), codes = nvfp4_codes(j % 2 ? vi_srl(line, 4) : line);
+#pragma GCC unroll 32
             for (int r = 0; r < R; r++)
-                digits_add(&s[r], codes, row[r], kp, (int64_t)g * 16 + j * 4);
+                digits_add(&s[r], codes, row[r], (int64_t)g * 16 + j * 4);
         }
         vf scale = vf_bits(vi_sll(vi_load_u8(p->scale + g * 16), 20));
+#pragma GCC unroll 32
         for (int r = 0; r < R; r++) {
             vf unit = vf_mul(scale, vf_set1(digits_unit(row[r], v->kp)[v->kp / 128 + g / 8]));
             total[r] = vf_fma(digits_value(&s[r]), unit, total[r]);
         }
     }
     // scales are short of 2^117, of which units held 2^59; codes are twice their value
+#pragma GCC unroll 32
     for (int r = 0; r < R; r++)
         vf_store(sums + r * PANEL, vf_mul(total[r], vf_set1(0x1p57f)));
 }

@@ -55,7 +55,10 @@ static void digits_block(const float *x, int count, uint8_t *row, int32_t kp, in
         }
         digit[0] = q;
         for (int d = 0; d < 3; d++) {
-            _mm_storeu_si128((__m128i *)(row + d * kp + at + i), _mm512_cvtepi32_epi8(digit[d]));
+            int32_t fours[4];
+            _mm_storeu_si128((__m128i *)fours, _mm512_cvtepi32_epi8(digit[d]));
+            for (int j = 0; j < 4; j++)
+                memcpy(row + (at + i + 4 * j) * 3 + 4 * d, &fours[j], 4);
             offset[i / 16 * 3 + d] = -12 * _mm512_reduce_add_epi32(digit[d]);
         }
     }
@@ -83,19 +86,40 @@ static void digits_make(const struct row_view *v, const float *x, int64_t r)
 
 #endif
 
+#if defined(__AMX_BF16__)
+
+// 16 columns from `at` on of a row of k; zeros beyond, and for x == NULL.
+static vf columns(const float *x, int32_t at, int32_t k)
+{
+    if (!x || at >= k)
+        return vf_zero();
+    return k - at >= VEC ? vf_load(x + at) : vf_load_n(x + at, k - at);
+}
+
 // bf16 high and low parts of a row to its place in the tiles; x == NULL: zeros.
 static void tiles_make(const struct row_view *v, const float *x, int64_t r)
 {
-    uint8_t *place = v->tiles + r / 16 * 16 * 4 * v->kp + r % 16 * 64;
+    uint8_t *place = v->tiles + r / 16 * 64 * v->kp + r % 16 * 64;
     for (int32_t at = 0; at < v->kp; at += 32, place += 2048) {
-        uint16_t *high = (uint16_t *)(void *)place, *low = (uint16_t *)(void *)(place + 1024);
-        for (int i = 0; i < 32; i++) {
-            float f = x && at + i < v->k ? x[at + i] : 0.0f;
-            high[i] = bf16_f(f);
-            low[i] = bf16_f(f - f_bf16(high[i]));
-        }
+        vf a = columns(x, at, v->k), b = columns(x, at + VEC, v->k);
+        vi high = (vi)_mm512_cvtne2ps_pbh(b, a);
+        vf a_high = vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
+        vf b_high = vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16));
+        vi_store(place, high);
+        vi_store(place + 1024, (vi)_mm512_cvtne2ps_pbh(vf_sub(b, b_high), vf_sub(a, a_high)));
     }
 }
+
+#else
+
+static void tiles_make(const struct row_view *v, const float *x, int64_t r)
+{
+    (void)v;
+    (void)x;
+    (void)r;
+}
+
+#endif
 
 void ISA_SYM(view_prepare)(const struct row_view *v, const float *x, int64_t ld, int64_t rows, int needs, int64_t begin,
                            int64_t end)
