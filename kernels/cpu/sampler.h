@@ -14,6 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/sampler_math.h"
+
 enum {
     SAMPLER_HEAP = 1024, // top_k up to here takes one pass over the vocabulary
     SAMPLER_SCRATCH = 2048 * 8 + SAMPLER_HEAP * 8,
@@ -44,58 +46,6 @@ static inline int32_t sampler_id(struct sampler_ids ids, int32_t i)
     return ids.id ? ids.id[i] : i;
 }
 
-// Order of floats as order of integers: -0 equals 0, NaN is below everything.
-static inline uint32_t sampler_key(float value)
-{
-    if (value != value)
-        return 0;
-    value += 0.0f;
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-static inline uint64_t sampler_mix(uint64_t z)
-{
-    z += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
-// exp(x) for x <= 0; 0 below -700.
-static inline double sampler_exp(double x)
-{
-    if (!(x >= -700.0))
-        return 0.0;
-    double k = (double)(int32_t)(x * 1.4426950408889634 - 0.5); // to the nearest, since x <= 0
-    double r = (x - k * 0x1.62e42fee00000p-1) - k * 0x1.a39ef35793c76p-33;
-    static const double c[] = {1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720,
-                               1.0 / 120,      1.0 / 24,      1.0 / 6,      1.0 / 2,     1.0,        1.0};
-    double y = 1.0 / 479001600;
-    for (int i = 0; i < 12; i++)
-        y = y * r + c[i];
-    uint64_t power = (uint64_t)((int64_t)k + 1023) << 52; // 2^k is a normal number
-    double scale;
-    memcpy(&scale, &power, sizeof scale);
-    return y * scale;
-}
-
-// log(x) for normal x > 0, with a small relative error next to 1 as well.
-static inline double sampler_log(double x)
-{
-    int e;
-    double m = frexp(x, &e);
-    if (m < 0.70710678118654752) {
-        m *= 2;
-        e--;
-    }
-    double s = (m - 1.0) / (m + 1.0), q = s * s, y = 0.0;
-    for (int i = 21; i >= 1; i -= 2)
-        y = y * q + 1.0 / i;
-    return e * 0.69314718055994531 + 2.0 * s * y;
-}
-
 // Puts a key into a heap of `size` keys (the smallest first) whose place 0 is free.
 static inline void sampler_sink(uint32_t *heap, int32_t size, uint32_t key)
 {
@@ -107,15 +57,6 @@ static inline void sampler_sink(uint32_t *heap, int32_t size, uint32_t key)
         heap[at] = heap[child];
     }
     heap[at] = key;
-}
-
-// The float of a key; a NaN for key 0.
-static inline float sampler_value(uint32_t key)
-{
-    uint32_t bits = key & 0x80000000u ? key & 0x7fffffffu : ~key;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
 }
 
 // Key of the k-th highest of n logits and how many tokens of that key belong to the k highest; 1 <= k <= SAMPLER_HEAP, k <= n.
@@ -138,23 +79,6 @@ static inline struct sampler_cut sampler_cut_heap(const float *logits, int32_t n
     for (int32_t i = 0; i < k; i++)
         cut.equal += heap[i] == cut.key;
     return cut;
-}
-
-// Bits of a key that level 0, 1, 2 of a radix descent looks at, and the prefix above them.
-static inline uint32_t sampler_digit(uint32_t key, int level)
-{
-    return level == 0 ? key >> 21 : level == 1 ? (key >> 10) & 2047 : key & 1023;
-}
-
-static inline uint32_t sampler_prefix(uint32_t key, int level)
-{
-    return level == 0 ? 0 : level == 1 ? key >> 21 : key >> 10;
-}
-
-// The weight of a token in integers: 2^44 for the highest logit, so that any vocabulary sums exactly.
-static inline uint64_t sampler_weight(float logit, float top, double temperature)
-{
-    return (uint64_t)(sampler_exp(((double)logit - (double)top) / temperature) * 0x1p44);
 }
 
 static inline int sampler_within(uint32_t key, const struct sampler_cut *cut, int32_t *equal)
@@ -243,11 +167,11 @@ static inline int32_t sampler_greedy(const float *logits, int32_t n)
 }
 
 // argmax of logit / temperature + Gumbel(seed, position, id) over the candidates, ties to the lower id. A candidate is
-// passed over without its logarithms when even an upper bound of its noise could not win: -log(-log u) <= -log(1 - u).
+// passed over without its logarithms when even an upper bound of its noise could not win.
 static inline int32_t sampler_gumbel(const float *logits, struct sampler_ids ids, struct sampler_cut cut, int32_t top,
                                      const struct sampler *s, int64_t position)
 {
-    uint64_t base = sampler_mix(sampler_mix(s->seed) ^ (uint64_t)position * 0xD1342543DE82EF95u);
+    uint64_t base = sampler_base(s->seed, position);
     double best = -INFINITY, peak = (double)logits[top];
     int32_t token = top;
     for (int32_t i = 0, equal = cut.equal; i < ids.n; i++) {
@@ -257,13 +181,10 @@ static inline int32_t sampler_gumbel(const float *logits, struct sampler_ids ids
         double x = ((double)logits[id] - peak) / (double)s->temperature;
         if (s->min_p > 0 && id != top && sampler_exp(x) < (double)s->min_p)
             continue;
-        uint64_t k = sampler_mix(base + 0x9E3779B97F4A7C15u * ((uint64_t)id + 1)) >> 12;
-        uint64_t rest = ~k & 0xfffffffffffffu;
-        int bits = rest ? 64 - __builtin_clzll(rest) : 0;
-        if (!(x + (53 - bits) * 0.69314719 + 1e-9 >= best))
+        uint64_t k = sampler_noise(base, id);
+        if (!(x + sampler_noise_bound(k) >= best))
             continue;
-        double u = ((double)k + 0.5) * 0x1p-52;
-        double score = x - sampler_log(-sampler_log(u));
+        double score = x - sampler_gumbel_of(k);
         if (score > best) {
             best = score;
             token = id;
