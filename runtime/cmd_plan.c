@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 64, PAGE_ALIGN = 64, KINDS = 3 };
 
@@ -18,6 +19,7 @@ struct plan {
     int64_t page_bytes, kv_pages, run_pages; // pages: of all lanes
     int64_t kv_bytes, run_bytes;             // of all lanes
     int64_t scratch_bytes, tables_bytes;     // of the threads; page tables and token ids
+    int64_t kept_bytes, process_bytes;       // a kept state a lane; the program itself, as it is resident now
     int64_t total, available;                // available: -1 when the system does not say
 };
 
@@ -38,6 +40,18 @@ static int64_t memory_available(void)
     if (file)
         fclose(file);
     return kilobytes < 0 ? -1 : (int64_t)kilobytes * 1024;
+}
+
+// Resident bytes of this process: code, libraries and their data, since nothing is loaded yet.
+static int64_t process_resident(void)
+{
+    FILE *file = fopen("/proc/self/statm", "r");
+    long long size = 0, resident = 0;
+    if (file && fscanf(file, "%lld %lld", &size, &resident) != 2)
+        resident = 0;
+    if (file)
+        fclose(file);
+    return (int64_t)resident * sysconf(_SC_PAGESIZE);
 }
 
 static bool sizes(struct plan *p, const struct settings *s, struct error *error)
@@ -74,7 +88,10 @@ static bool make_plan(struct plan *p, const struct settings *s, struct error *er
     p->run_bytes = p->run_pages * p->page_bytes;
     p->scratch_bytes = (int64_t)p->threads * KERNEL_SCRATCH;
     p->tables_bytes = p->lanes * (((int64_t)p->context + MAX_WINDOW + 2) * 4 + (p->kv_pages / p->lanes) * 4);
-    p->total = model.weight_bytes + model.arena_bytes + p->kv_bytes + p->run_bytes + p->scratch_bytes + p->tables_bytes;
+    p->kept_bytes = p->lanes * model.run_bytes;
+    p->process_bytes = process_resident();
+    p->total = model.weight_bytes + model.arena_bytes + p->kv_bytes + p->run_bytes + p->scratch_bytes +
+               p->tables_bytes + p->kept_bytes + p->process_bytes;
     p->available = memory_available();
     return true;
 }
@@ -101,6 +118,8 @@ static void print_json(const struct plan *p)
         {"run_bytes", p->run_bytes},
         {"scratch_bytes", p->scratch_bytes},
         {"tables_bytes", p->tables_bytes},
+        {"kept_bytes", p->kept_bytes},
+        {"process_bytes", p->process_bytes},
         {"total_bytes", p->total},
         {"available_bytes", p->available},
     };
@@ -132,6 +151,8 @@ static void print_text(const struct plan *p)
     row("recurrent states", p->run_bytes, note);
     row("scratch", p->scratch_bytes, "of the threads");
     row("tables", p->tables_bytes, "page tables and token ids");
+    row("kept states", p->kept_bytes, "to go back to for the next turn");
+    row("process", p->process_bytes, "code and libraries");
     row("total", p->total, "");
     printf("kv bytes a token:");
     for (int i = 0; i < KINDS; i++)

@@ -155,10 +155,22 @@ run info --json && json 'local n = 0; for _, e in ipairs(j.encodings) do n = n +
 ok $? "info --json: the encodings account for the weights"
 run plan && grep -q "total" "$out"
 ok $? "plan"
-run plan --json --context 1024 && cp "$out" "$scratch/plan" && json 'assert(j.total_bytes == j.weight_bytes + j.arena_bytes + j.kv_bytes + j.run_bytes + j.scratch_bytes + j.tables_bytes)' <"$out"
+run plan --json --context 1024 && cp "$out" "$scratch/plan" && json 'assert(j.total_bytes == j.weight_bytes + j.arena_bytes + j.kv_bytes + j.run_bytes + j.scratch_bytes + j.tables_bytes + j.kept_bytes + j.process_bytes)' <"$out"
 ok $? "plan --json: the total is the sum of its parts"
 run plan --json --context 1024 --lanes 2 && json 'local k = require("cjson").decode(io.open("'"$scratch"'/plan"):read("a")); assert(j.kv_bytes == 2 * k.kv_bytes and j.run_bytes == 2 * k.run_bytes and j.weight_bytes == k.weight_bytes)' <"$out"
 ok $? "plan: two lanes take twice the cache and the states"
+context=512
+"$binary" plan --json --context $context >"$scratch/plan"
+ids_long=$(for i in $(seq 1 480); do printf '%d,' $(((i * 31) % vocabulary)); done)
+"$binary" eval --quiet --context $context --tokens "${ids_long%,}" --greedy 4 >/dev/null &
+eval_pid=$!
+resident=0
+while kill -0 $eval_pid 2>/dev/null; do
+    now=$(sed -n 's/^VmHWM:[^0-9]*\([0-9]*\) kB/\1/p' /proc/$eval_pid/status 2>/dev/null)
+    [ "${now:-0}" -gt $resident ] && resident=$now
+done
+json 'local r = '"$resident"' * 1024; assert(r < 1.1 * j.total_bytes and r > 0.8 * j.total_bytes, r / j.total_bytes)' <"$scratch/plan" 2>"$err"
+ok $? "plan: what a run takes is near what the plan said"
 bad "--context" plan --context 9999999
 bad "--page" plan --page 6
 
