@@ -2,11 +2,12 @@
 //
 // What linear.c and experts.c share: dot products of rows with the panels of a weight.
 //
-// Three ways to the same products, chosen by instruction set, class and encoding only:
+// Four ways to the same products, chosen by instruction set, class and encoding only:
 //   lanes  (linear_dot.c) fp32. k is cut into chunks of CHUNK_BLOCKS * 32; in a chunk, PHASES partial sums take every
 //          PHASES-th k and are added as a tree; the chunk's sum is added to the row's running sum; chunks in ascending order.
 //   digits (linear_int.c, AVX-512 VNNI; codes of at most 8 bits and NVFP4) the row as three signed base-256 digits under one
 //          power of two per 128 k: a group's sum is exact in integers, then scaled into a running fp32 sum, groups in order.
+//   bytes  (linear_fp8.c, AVX-512 VBMI; E4M3 codes) fp32 like lanes, a chunk being a span of k that shares its scale.
 //   tiles  (linear_amx.c, AMX, prompt class) the row as bf16 high and low parts, the weight as bf16, with a low part where the
 //          encoding needs one: sums in fp32 by the tile unit, 32 k at a time in ascending order.
 // Invariant: nothing of that depends on the number of rows, their places, or who runs them.
@@ -78,6 +79,7 @@ void ISA_SYM(lanes_panel)(const struct panel *p, const struct row_view *v, const
                           float *sums);
 void ISA_SYM(digits_panel)(const struct panel *p, const struct row_view *v, const int32_t *rows, int count,
                            float *sums);
+void ISA_SYM(bytes_panel)(const struct panel *p, const struct row_view *v, const int32_t *rows, int count, float *sums);
 void ISA_SYM(tiles_panels)(const struct weight *w, int64_t e, int64_t first, int panels, const struct row_view *v,
                            const int32_t *rows, int count, int consecutive, struct linear_room *room, float *sums);
 

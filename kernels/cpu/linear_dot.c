@@ -147,6 +147,12 @@ void ISA_SYM(products)(int class, const struct weight *w, int64_t e, int64_t fir
             continue;
         }
 #endif
+#if defined(__AVX512VBMI__)
+        if (w->encoding == ENC_MXFP8 || w->encoding == ENC_FP8_BLOCK || w->encoding == ENC_FP8) {
+            ISA_SYM(bytes_panel)(&p, v, rows, count, sums);
+            continue;
+        }
+#endif
         ISA_SYM(lanes_panel)(&p, v, rows, count, room->lanes, sums);
     }
     (void)need;
