@@ -101,7 +101,7 @@ local function elements_of(shape)
 end
 
 -- One header entry -> tensor; offsets are relative to the data section.
-local function tensor_of(path, name, entry, data_bytes)
+local function tensor_of(path, name, entry)
     if type(entry) ~= "table" then fail("%s: tensor %s: its header entry is not an object", path, show(name)) end
     local bits = type(entry.dtype) == "string" and DTYPE_BITS[entry.dtype]
     if not bits then fail("%s: tensor %s: unknown dtype %s", path, show(name), show(entry.dtype)) end
@@ -125,10 +125,6 @@ local function tensor_of(path, name, entry, data_bytes)
     if elements * bits % 8 ~= 0 or elements * bits // 8 ~= last - first then
         fail("%s: tensor %s: shape %s of %s needs %d bytes, data_offsets [%d, %d] hold %d", path, show(name), shape_text(shape),
             entry.dtype, (elements * bits + 7) // 8, first, last, last - first)
-    end
-    if last > data_bytes then
-        fail("%s: tensor %s: data ends at byte %d, but the file holds %d bytes of data; it is truncated: fetch it again",
-            path, show(name), last, data_bytes)
     end
     return { name = name, dtype = entry.dtype, shape = shape, elements = elements, offset = first, bytes = last - first }
 end
@@ -175,10 +171,19 @@ local function add_file(set, path, label)
     local text = length > 0 and file:read(length) or ""
     file:close()
     local header, data_bytes = decode(text, path, "the header"), size - 8 - length
-    local index, list = #set.files + 1, {}
-    for name, entry in pairs(header) do
+    local index, names, list = #set.files + 1, {}, {}
+    for name in pairs(header) do
         if type(name) ~= "string" then fail("%s: the header is a list, not an object", path) end
-        if name ~= "__metadata__" then list[#list + 1] = tensor_of(path, name, entry, data_bytes) end
+        if name ~= "__metadata__" then names[#names + 1] = name end
+    end
+    table.sort(names) -- so that the first fault that is told is always the same
+    local data_end = 0
+    for i, name in ipairs(names) do
+        list[i] = tensor_of(path, name, header[name])
+        data_end = math.max(data_end, list[i].offset + list[i].bytes)
+    end
+    if data_end > data_bytes then
+        fail("%s: expected %d bytes, found %d; it is truncated: fetch it again", path, 8 + length + data_end, size)
     end
     check_cover(path, list, data_bytes)
     set.files[index] = { path = path, label = label, bytes = size, data = 8 + length, tensors = #list }
@@ -209,9 +214,14 @@ end
 local function read_index(path)
     local index = safetensors.read_json(path)
     if type(index.weight_map) ~= "table" then fail("%s: key weight_map is missing", path) end
-    local names, where, seen = {}, {}, {}
-    for tensor, shard in pairs(index.weight_map) do
+    local names, where, seen, tensors = {}, {}, {}, {}
+    for tensor in pairs(index.weight_map) do
         if type(tensor) ~= "string" then fail("%s: weight_map is a list, not an object", path) end
+        tensors[#tensors + 1] = tensor
+    end
+    table.sort(tensors)
+    for _, tensor in ipairs(tensors) do
+        local shard = index.weight_map[tensor]
         if type(shard) ~= "string" or not shard:match("^[%w%._%-]+$") or shard:match("^%.") then
             fail("%s: tensor %s: the shard name %s is not a plain file name", path, show(tensor), show(shard))
         end
