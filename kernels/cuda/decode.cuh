@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Encoded panels to the left operand of the 16x8x16 product, in registers: one struct an encoding.
+//
+// A warp works on a pair of panels (32 outputs) and on blocks of 32 k. Lane = 4 * row + l: row 0..3 are the quarters of the
+// first panel, 4..7 of the second; a lane holds outputs 4 * quarter .. + 3 and k = 8 l .. 8 l + 7 of each block. Two products
+// cover the pair: product t has outputs 2t and 2t + 1 of each lane at its rows `row` and `row + 8`; step j (0, 1) of a block has
+// k = 8 l + 4 j + (0, 2) in a's first column pair and + (1, 3) in its second. Rows of x lie in shared memory in that order.
+//
+// Invariant: a fragment is exact; what is not in it (scale, bias) is added in fp32 by outcome(). `factor` is a power of two
+// that the sums still lack.
+
+#ifndef DECODE_CUH
+#define DECODE_CUH
+
+#include "kernels/cuda/device.cuh"
+extern "C" {
+#include "kernels/cpu/ops.h"
+}
+
+// A lane's place in the pair: where its codes and its scales of block 0 begin.
+struct lane_weights {
+    const uint8_t *data, *scale;
+    int group_shift; // log2 of the blocks a group
+};
+
+// Bytes of a block of codes of one panel.
+__host__ __device__ __forceinline__ int code_block_bytes(int encoding, int bits)
+{
+    switch (encoding) {
+    case ENC_F32:
+        return 2048;
+    case ENC_BF16:
+    case ENC_F16:
+        return 1024;
+    case ENC_AFFINE:
+        return bits * 64;
+    case ENC_NVFP4:
+    case ENC_INT4:
+        return 256;
+    default:
+        return 512;
+    }
+}
+
+// Bytes of the scales of one panel.
+__host__ __device__ __forceinline__ int scale_panel_bytes(const struct weight *w)
+{
+    int blocks = (w->k + 31) / 32;
+    switch (w->encoding) {
+    case ENC_AFFINE:
+    case ENC_INT4:
+        return (w->k + w->group - 1) / w->group * 64;
+    case ENC_NVFP4:
+        return blocks * 32;
+    case ENC_MXFP8:
+        return blocks * 16;
+    case ENC_FP8_BLOCK:
+        return (blocks + 3) / 4 * 4;
+    default:
+        return 0;
+    }
+}
+
+// Bytes from a quarter to the next, in the scales of a group.
+__device__ __forceinline__ int scale_quarter_bytes(int encoding)
+{
+    return encoding == ENC_AFFINE || encoding == ENC_INT4 ? 16 : encoding == ENC_NVFP4 || encoding == ENC_MXFP8 ? 4 : 0;
+}
+
+// The lane's place in pair `pair` of expert e. A pair's missing second panel is its first once more; nobody stores it.
+__device__ __forceinline__ lane_weights lane_place(const struct weight *w, int64_t e, int pair, int lane)
+{
+    int panels = (w->n + 15) / 16, panel = 2 * pair + (lane >> 4), quarter = lane >> 2 & 3;
+    panel = panel < panels ? panel : panels - 1;
+    int64_t blocks = (w->k + 31) / 32;
+    lane_weights p;
+    p.data = w->data + e * w->data_stride + panel * blocks * code_block_bytes(w->encoding, w->bits);
+    p.data += w->encoding == ENC_F16 ? quarter * 8 : quarter * 16;
+    p.scale = w->scale + e * w->scale_stride + (int64_t)panel * scale_panel_bytes(w) +
+              quarter * scale_quarter_bytes(w->encoding);
+    p.group_shift = w->group >= 128 ? 2 : w->group >= 64 ? 1 : 0;
+    return p;
+}
+
+__device__ __forceinline__ uint32_t word(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+// ---- codes of 2 to 8 bits, as integers less their middle ----------------------------------------------------------------
+
+template <int BITS> struct integer_codes {
+    static constexpr int FOUR = BITS != 8 && (BITS & 4) != 0, TWO = BITS != 8 && (BITS & 2) != 0,
+                         ONE = BITS != 8 && (BITS & 1) != 0, LOADS = BITS == 8 ? 2 : FOUR + TWO + ONE;
+    uint4 v[LOADS];
+
+    __device__ __forceinline__ void load(const uint8_t *data, int block, int l)
+    {
+        data += (int64_t)block * (BITS * 64);
+        if (BITS == 8) {
+            v[0] = load_once16(data + l * 128);
+            v[LOADS - 1] = load_once16(data + l * 128 + 64);
+            return;
+        }
+        if (FOUR)
+            v[0] = load_once16(data + l * 64);
+        if (TWO)
+            v[FOUR] = load_kept16(data + FOUR * 256 + (l >> 1) * 64);
+        if (ONE)
+            v[LOADS - 1] = load_kept16(data + FOUR * 256 + TWO * 128);
+    }
+
+    // Codes of output o, step j, column pair c, as bf16 pair.
+    __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
+    {
+        if (BITS == 8) {
+            uint32_t w = word(v[j ? LOADS - 1 : 0], o) >> (8 * c);
+            uint32_t low = pair_fma((w & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc380c380u);         // - 256
+            uint32_t high = pair_fma(((w >> 4) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u); // - 128
+            return pair_fma(high, 0x41804180u, low);                                                    // * 16
+        }
+        uint32_t q = 0x43004300u; // 128 + code
+        if (FOUR)
+            q |= (word(v[0], o) >> (4 * j + 8 * c)) & 0x000f000fu;
+        if (TWO)
+            q |= ((word(v[FOUR], o) >> (4 * (l & 1)) >> (2 * j + 8 * c)) & 0x00030003u) << (4 * FOUR);
+        if (ONE)
+            q |= ((word(v[LOADS - 1], o) >> (2 * l) >> (j + 8 * c)) & 0x00010001u) << (4 * FOUR + 2 * TWO);
+        const uint32_t middle = 0xc300u + (1u << (BITS - 1)); // -(128 + middle)
+        return pair_fma(q, 0x3f803f80u, middle | middle << 16);
+    }
+};
+
+// Fragments of step j from a function of (output, step, column pair).
+#define FRAGMENT(a, EXPRESSION)                                                                                        \
+    _Pragma("unroll") for (int t = 0; t < 2; t++) _Pragma("unroll") for (int i = 0; i < 4; i++)                        \
+    {                                                                                                                  \
+        const int o = 2 * t + (i & 1), c = i >> 1;                                                                     \
+        (a)[t][i] = (EXPRESSION);                                                                                      \
+    }
+
+template <int BITS> struct code_affine {
+    static constexpr bool SCALED = true, BIASED = true;
+    static constexpr int PARTS = 1, STAGES = integer_codes<BITS>::LOADS > 1 ? 3 : 4;
+    integer_codes<BITS> q;
+    uint4 s;
+    static __device__ __forceinline__ float factor()
+    {
+        return 1.0f;
+    }
+    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    {
+        q.load(p.data, block, l);
+        s = load_kept16(p.scale + (int64_t)(block >> p.group_shift) * 64);
+    }
+    __device__ __forceinline__ void fragment(int, int j, int l, uint32_t a[2][4]) const
+    {
+        FRAGMENT(a, q.pair(o, j, c, l));
+    }
+    // Scale and bias of the lane's output o.
+    __device__ __forceinline__ void outcome(int o, float *scale, float *bias) const
+    {
+        uint32_t u = word(s, o);
+        *scale = bits_float(u << 16);
+        *bias = fmaf((float)(1 << (BITS - 1)), *scale, bits_float(u & 0xffff0000u));
+    }
+};
+
+struct code_int4 : code_affine<4> {
+    __device__ __forceinline__ void outcome(int o, float *scale, float *bias) const
+    {
+        uint32_t u = word(s, o);
+        *scale = bits_float(u & ~31u);
+        *bias = *scale * (8.0f - (float)(u & 31u));
+    }
+};
+
+// ---- floating-point codes -----------------------------------------------------------------------------------------------
+
+// E2M1 * scale has at most six significant bits: exact in bf16, less 2^16.
+struct code_nvfp4 {
+    static constexpr bool SCALED = false, BIASED = false;
+    static constexpr int PARTS = 1, STAGES = 6;
+    uint4 q;
+    uint32_t s;
+    static __device__ __forceinline__ float factor()
+    {
+        return 65536.0f;
+    }
+    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    {
+        q = load_once16(p.data + (int64_t)block * 256 + l * 64);
+        s = load_kept4(p.scale + (int64_t)block * 32 + (l >> 1) * 16);
+    }
+    // scale * 2^110 of output o, twice: the byte is the top of a bf16 whose exponent is 117 short.
+    __device__ __forceinline__ uint32_t scale(int o) const
+    {
+        uint32_t twice = __byte_perm(s, 0, 0x4040u | (uint32_t)o | (uint32_t)o << 8) << 4;
+        return pair_mul(pair_mul(twice, 0x7f007f00u), 0x71807180u); // 2^127, 2^100
+    }
+    __device__ __forceinline__ uint32_t pair(int o, int j, int c, uint32_t scale) const
+    {
+        const int at = 4 * j + 8 * c; // of the code in each half
+        uint32_t w = word(q, o), sign = (w << (12 - at)) & 0x80008000u;
+        uint32_t magnitude = (at > 6 ? w >> (at - 6) : w << (6 - at)) & 0x01c001c0u;
+        return pair_mul(sign | magnitude, scale);
+    }
+    __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
+    {
+        uint32_t of[4];
+#pragma unroll
+        for (int o = 0; o < 4; o++)
+            of[o] = scale(o);
+        FRAGMENT(a, pair(o, j, c, of[o]));
+    }
+    __device__ __forceinline__ void outcome(int, float *, float *) const
+    {
+    }
+};
+
+struct e4m3_codes {
+    uint4 v[2];
+    __device__ __forceinline__ void load(const uint8_t *data, int block, int l)
+    {
+        v[0] = load_once16(data + (int64_t)block * 512 + l * 128);
+        v[1] = load_once16(data + (int64_t)block * 512 + l * 128 + 64);
+    }
+    // The codes as the high bytes of a pair, moved to bf16's places and scaled by 2^(127 - 7).
+    __device__ __forceinline__ uint32_t pair(int o, int j, int c) const
+    {
+        const uint32_t pick = (o & 1 ? 0x6622u : 0x4400u) + (c ? 0x1111u : 0u);
+        uint32_t w = __byte_perm(word(v[j], o >> 1), word(v[j], 2 + (o >> 1)), pick);
+        return pair_mul((w & 0x80008000u) | ((w >> 4) & 0x07f007f0u), 0x7b807b80u);
+    }
+};
+
+template <int ENCODING> struct code_e4m3 {
+    static constexpr bool SCALED = ENCODING != ENC_FP8, BIASED = false;
+    static constexpr int PARTS = 1, STAGES = 4;
+    e4m3_codes q;
+    uint32_t s;
+    static __device__ __forceinline__ float factor()
+    {
+        return 1.0f;
+    }
+    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    {
+        q.load(p.data, block, l);
+        if (ENCODING == ENC_MXFP8)
+            s = load_kept4(p.scale + (int64_t)block * 16);
+        if (ENCODING == ENC_FP8_BLOCK)
+            s = load_kept4(p.scale + (int64_t)(block >> 2) * 4);
+    }
+    __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
+    {
+        FRAGMENT(a, q.pair(o, j, c));
+    }
+    __device__ __forceinline__ void outcome(int o, float *scale, float *) const
+    {
+        *scale = bits_float(ENCODING == ENC_MXFP8 ? (s >> (8 * o) & 255u) << 23 : s);
+    }
+};
+
+// ---- plain numbers --------------------------------------------------------------------------------------------------------
+
+struct code_bf16 {
+    static constexpr bool SCALED = false, BIASED = false;
+    static constexpr int PARTS = 1, STAGES = 2;
+    uint4 v[4];
+    static __device__ __forceinline__ float factor()
+    {
+        return 1.0f;
+    }
+    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = load_once16(p.data + (int64_t)block * 1024 + (4 * l + i) * 64);
+    }
+    __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
+    {
+        FRAGMENT(a, __byte_perm(word(v[2 * j], o), word(v[2 * j + 1], o), c ? 0x7632u : 0x5410u));
+    }
+    __device__ __forceinline__ void outcome(int, float *, float *) const
+    {
+    }
+};
+
+// Part `part` of two numbers as bf16: the nearest, then the nearest of what is left, and so on.
+__device__ __forceinline__ uint32_t pair_part(float a, float b, int part)
+{
+    uint32_t d = pair_pack(a, b);
+    for (int i = 0; i < part; i++) {
+        a -= bits_float(d << 16);
+        b -= bits_float(d & 0xffff0000u);
+        d = pair_pack(a, b);
+    }
+    return d;
+}
+
+// Eleven significant bits: exact in two parts.
+struct code_f16 {
+    static constexpr bool SCALED = false, BIASED = false;
+    static constexpr int PARTS = 2, STAGES = 2;
+    uint2 v[8];
+    static __device__ __forceinline__ float factor()
+    {
+        return 1.0f;
+    }
+    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = load_once8(p.data + (int64_t)block * 1024 + (8 * l + i) * 32);
+    }
+    __device__ __forceinline__ float number(int k, int o) const
+    {
+        uint32_t u = o < 2 ? v[k].x : v[k].y;
+        return half_float(o & 1 ? u >> 16 : u & 0xffffu);
+    }
+    __device__ __forceinline__ void fragment(int part, int j, int, uint32_t a[2][4]) const
+    {
+        FRAGMENT(a, pair_part(number(4 * j + c, o), number(4 * j + c + 2, o), part));
+    }
+    __device__ __forceinline__ void outcome(int, float *, float *) const
+    {
+    }
+};
+
+// Twenty-four significant bits: exact in three parts.
+struct code_f32 {
+    static constexpr bool SCALED = false, BIASED = false;
+    static constexpr int PARTS = 3, STAGES = 1;
+    uint4 v[8];
+    static __device__ __forceinline__ float factor()
+    {
+        return 1.0f;
+    }
+    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = load_once16(p.data + (int64_t)block * 2048 + (8 * l + i) * 64);
+    }
+    __device__ __forceinline__ void fragment(int part, int j, int, uint32_t a[2][4]) const
+    {
+        FRAGMENT(a, pair_part(bits_float(word(v[4 * j + c], o)), bits_float(word(v[4 * j + c + 2], o)), part));
+    }
+    __device__ __forceinline__ void outcome(int, float *, float *) const
+    {
+    }
+};
+
+// do_it(code_type<...>()) for the struct of a weight's encoding.
+template <class CODE> struct code_type {
+    typedef CODE type;
+};
+
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
+template <class DO> __host__ __device__ __forceinline__ void with_code(const struct weight *w, DO do_it)
+{
+    switch (w->encoding) {
+    case ENC_F32:
+        return do_it(code_type<code_f32>());
+    case ENC_BF16:
+        return do_it(code_type<code_bf16>());
+    case ENC_F16:
+        return do_it(code_type<code_f16>());
+    case ENC_NVFP4:
+        return do_it(code_type<code_nvfp4>());
+    case ENC_MXFP8:
+        return do_it(code_type<code_e4m3<ENC_MXFP8>>());
+    case ENC_FP8_BLOCK:
+        return do_it(code_type<code_e4m3<ENC_FP8_BLOCK>>());
+    case ENC_FP8:
+        return do_it(code_type<code_e4m3<ENC_FP8>>());
+    case ENC_INT4:
+        return do_it(code_type<code_int4>());
+    default:
+        break;
+    }
+    switch (w->bits) {
+    case 2:
+        return do_it(code_type<code_affine<2>>());
+    case 3:
+        return do_it(code_type<code_affine<3>>());
+    case 4:
+        return do_it(code_type<code_affine<4>>());
+    case 5:
+        return do_it(code_type<code_affine<5>>());
+    case 6:
+        return do_it(code_type<code_affine<6>>());
+    default:
+        return do_it(code_type<code_affine<8>>());
+    }
+}
+
+#endif

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs CUDA kernels on the host: each thread of a block is a coroutine, blocks run one after the other, barriers and the
+// collective operations of a warp meet as on the device. Slow; for the logic of kernels where there is no GPU.
+//
+// Invariant: a barrier that not all its threads reach hangs no test: it ends the program with a line.
+
+#ifndef CUDA_EMULATION_H
+#define CUDA_EMULATION_H
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#undef __shared__
+#define __shared__ static
+#undef __grid_constant__
+#define __grid_constant__
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __noinline__
+#define __noinline__      __attribute__((noinline))
+#define SHARED_ROOM(name) unsigned char *name = emulation.shared
+#define LAUNCH_CUH
+
+struct emulated_index {
+    unsigned int x, y, z;
+};
+static struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
+
+enum { EMULATED_THREADS = 1024, EMULATED_STACK = 128 * 1024 };
+
+struct emulated_barrier {
+    unsigned int arrived, generation;
+};
+
+static struct {
+    ucontext_t scheduler, thread[EMULATED_THREADS];
+    bool done[EMULATED_THREADS];
+    unsigned char *stack, *shared;
+    unsigned int current, progress;
+    struct emulated_barrier block, warp[32];
+    float number[32][32];
+    uint32_t operand[32][32][6];
+    void (*body)(void *);
+    void *arguments;
+} emulation;
+
+static void emulated_yield(void)
+{
+    swapcontext(&emulation.thread[emulation.current], &emulation.scheduler);
+}
+
+static void emulated_wait(struct emulated_barrier *b, unsigned int count)
+{
+    unsigned int generation = b->generation;
+    emulation.progress++;
+    if (++b->arrived == count) {
+        b->arrived = 0;
+        b->generation++;
+        return;
+    }
+    while (b->generation == generation)
+        emulated_yield();
+    emulation.progress++;
+}
+
+static inline void __syncthreads(void)
+{
+    emulated_wait(&emulation.block, blockDim.x);
+}
+static inline void __syncwarp(void)
+{
+    emulated_wait(&emulation.warp[threadIdx.x / 32], 32);
+}
+
+static void emulated_entry(void)
+{
+    emulation.body(emulation.arguments);
+    emulation.done[emulation.current] = true;
+    emulation.progress++;
+    swapcontext(&emulation.thread[emulation.current], &emulation.scheduler);
+}
+
+static void emulated_block(unsigned int threads)
+{
+    for (unsigned int t = 0; t < threads; t++) {
+        emulation.done[t] = false;
+        getcontext(&emulation.thread[t]);
+        emulation.thread[t].uc_stack.ss_sp = emulation.stack + (size_t)t * EMULATED_STACK;
+        emulation.thread[t].uc_stack.ss_size = EMULATED_STACK;
+        emulation.thread[t].uc_link = NULL;
+        makecontext(&emulation.thread[t], emulated_entry, 0);
+    }
+    for (unsigned int left = threads; left;) {
+        unsigned int before = emulation.progress;
+        left = 0;
+        for (unsigned int t = 0; t < threads; t++) {
+            if (emulation.done[t])
+                continue;
+            emulation.current = t;
+            threadIdx.x = t;
+            swapcontext(&emulation.scheduler, &emulation.thread[t]);
+            left += !emulation.done[t];
+        }
+        if (left && before == emulation.progress) {
+            printf("Bail out! %u threads of a block wait for a barrier that the others do not reach\n", left);
+            exit(1);
+        }
+    }
+    memset(&emulation.block, 0, sizeof emulation.block);
+    memset(emulation.warp, 0, sizeof emulation.warp);
+}
+
+template <typename BODY> static void emulated_call(void *body)
+{
+    (*(BODY *)body)();
+}
+
+template <typename... P, typename... A>
+static cudaError_t launch(cudaStream_t, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...), A... args)
+{
+    auto body = [&]() { kernel(P(args)...); };
+    if (!emulation.stack)
+        emulation.stack = (unsigned char *)malloc((size_t)EMULATED_THREADS * EMULATED_STACK);
+    emulation.shared = (unsigned char *)aligned_alloc(128, (shared + 127) / 128 * 128 + 128);
+    memset(emulation.shared, 0xff, shared);
+    emulation.body = emulated_call<decltype(body)>;
+    emulation.arguments = &body;
+    blockDim = {block.x, 1, 1};
+    gridDim = {grid.x, grid.y, grid.z};
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
+                emulated_block(block.x);
+    free(emulation.shared);
+    return cudaSuccess;
+}
+
+#define cudaGetDevice(device)                            (*(device) = 0, cudaSuccess)
+#define cudaDeviceGetAttribute(value, attribute, device) (*(value) = 2, (void)(device), cudaSuccess)
+
+static inline void pdl_wait(void)
+{
+}
+static inline void pdl_trigger(void)
+{
+}
+static inline void __threadfence(void)
+{
+}
+template <typename T> static inline T atomicAdd(T *p, T v)
+{
+    T old = *p;
+    *p += v;
+    return old;
+}
+static inline float __uint_as_float(uint32_t u)
+{
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint32_t __float_as_uint(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t pick)
+{
+    uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t d = 0;
+    for (int i = 0; i < 4; i++)
+        d |= (uint32_t)(all >> (8 * (pick >> (4 * i) & 7)) & 255) << (8 * i);
+    return d;
+}
+template <typename T> static inline void __stcg(T *p, T v)
+{
+    *p = v;
+}
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
+}
+
+template <typename T> static inline T emulated_load(const void *p)
+{
+    if ((uintptr_t)p % sizeof(T)) {
+        printf("Bail out! load of %zu bytes from a misaligned place\n", sizeof(T));
+        exit(1);
+    }
+    T v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline uint4 load_once16(const void *p)
+{
+    return emulated_load<uint4>(p);
+}
+static inline uint2 load_once8(const void *p)
+{
+    return emulated_load<uint2>(p);
+}
+static inline uint4 load_kept16(const void *p)
+{
+    return emulated_load<uint4>(p);
+}
+static inline uint32_t load_kept4(const void *p)
+{
+    return emulated_load<uint32_t>(p);
+}
+
+static inline uint32_t emulated_bf16(float f)
+{
+    uint32_t u = __float_as_uint(f);
+    return f != f ? 0x7fc0u : (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+}
+static inline float emulated_half(uint32_t pair, int i)
+{
+    return __uint_as_float(i ? pair & 0xffff0000u : pair << 16);
+}
+static inline uint32_t pair_pack(float low, float high)
+{
+    return emulated_bf16(low) | emulated_bf16(high) << 16;
+}
+static inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    float d[2]; // the products and sums that occur here are exact in double
+    for (int i = 0; i < 2; i++)
+        d[i] = (float)((double)emulated_half(a, i) * (double)emulated_half(b, i) + (double)emulated_half(c, i));
+    return pair_pack(d[0], d[1]);
+}
+static inline float half_float(uint32_t h)
+{
+    int e = (int)(h >> 10 & 31);
+    float m = (float)(h & 1023), v = e ? ldexpf(1024.0f + m, e - 25) : ldexpf(m, -24);
+    return h & 0x8000u ? -v : v;
+}
+
+static inline float __shfl_xor_sync(uint32_t, float v, int mask)
+{
+    unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    emulation.number[warp][lane] = v;
+    __syncwarp();
+    v = emulation.number[warp][lane ^ (unsigned int)mask];
+    __syncwarp();
+    return v;
+}
+
+static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t(*all)[6] = emulation.operand[warp];
+    memcpy(all[lane], a, 16);
+    all[lane][4] = b0;
+    all[lane][5] = b1;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        unsigned int row = lane / 4 + (i >> 1) * 8, column = lane % 4 * 2 + (i & 1);
+        for (unsigned int k = 0; k < 16; k++) {
+            const uint32_t *left = all[row % 8 * 4 + k % 8 / 2], *right = all[column * 4 + k % 8 / 2];
+            d[i] += emulated_half(left[(row >= 8) + 2 * (k >= 8)], k & 1) * emulated_half(right[4 + (k >= 8)], k & 1);
+        }
+    }
+    __syncwarp();
+}
+
+static inline void emulated_copy(void *to, const void *from, int size, int bytes)
+{
+    if ((uintptr_t)to % (size_t)size || (uintptr_t)from % (size_t)size) {
+        printf("Bail out! copy of %d bytes between misaligned places\n", size);
+        exit(1);
+    }
+    memset(to, 0, (size_t)size);
+    if (bytes)
+        memcpy(to, from, (size_t)bytes);
+}
+static inline void copy16(void *shared, const void *global, int bytes)
+{
+    emulated_copy(shared, global, 16, bytes);
+}
+static inline void copy4(void *shared, const void *global, int bytes)
+{
+    emulated_copy(shared, global, 4, bytes);
+}
+static inline void copy_commit(void)
+{
+}
+template <int N> static inline void copy_wait(void)
+{
+}
+
+#endif
