@@ -17,12 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RIG_OPS(X)                                                                                                     \
-    X(norm)                                                                                                            \
-    X(gated_norm)                                                                                                      \
-    X(head_norm) X(add) X(glu) X(hc_mix) X(hc_inject) X(streams_add) X(ngram) X(ple_gate) X(ple_add) X(conv) X(gdn)    \
-        X(mamba) X(kv_append) X(index_pool) X(index_select) X(attention) X(route) X(moe_sum) X(rows) X(gather)         \
-            X(save_streams) X(draw) X(accept) X(commit)
+// clang-format off
+#define RIG_OPS(X) \
+    X(norm) X(gated_norm) X(head_norm) X(add) X(glu) X(hc_mix) X(hc_inject) X(streams_add) X(ngram) \
+    X(ple_gate) X(ple_add) X(conv) X(gdn) X(mamba) X(kv_append) X(index_pool) X(index_select) X(attention) \
+    X(route) X(moe_sum) X(rows) X(gather) X(save_streams) X(draw) X(accept) X(commit)
+// clang-format on
 
 struct rig_ops {
     const char *isa;

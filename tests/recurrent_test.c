@@ -202,7 +202,8 @@ static void play_pass(const struct rig_ops *ops, const struct subject *s, struct
 {
     static struct rig_pass pass;
     struct lane_set lanes = {.count = LANES};
-    float *in = rig_floats((int64_t)RIG_ROWS * s->inputs, 3), *out = rig_floats((int64_t)RIG_ROWS * s->outputs, 1);
+    const int64_t rows = take[0] + take[1] + 1;
+    float *in = rig_floats(rows * s->inputs, 3), *out = rig_floats(rows * s->outputs, 1);
     rig_pass_begin(&pass);
     for (int l = 0; l < LANES; l++) {
         struct player *p = &players[l];
