@@ -22,6 +22,17 @@ function M.compile(source, name, constants)
     return compiled
 end
 
+-- constants(settings): the constants that transformers gives to a template, from the table of tokenizer_config.json.
+function M.constants(settings)
+    local result = {}
+    for _, name in ipairs({ "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }) do
+        local value = settings[name]
+        if type(value) == "table" then value = value.content end
+        if type(value) == "string" then result[name] = value end
+    end
+    return result
+end
+
 local function write(path, text)
     local temporary = path .. ".tmp"
     local file, reason = io.open(temporary, "wb")

@@ -272,6 +272,8 @@ struct value filter_round(struct template_run *run, struct value self, const str
     }
     if (!method)
         template_fail(run, "round: the method must be common, ceil or floor");
+    if (self.kind == VALUE_BOOL)
+        self = value_pos(run, self);
     if (self.kind != VALUE_FLOAT && self.kind != VALUE_INT)
         fail_kind(run, "round", self);
     if (precision < 0 || precision > 30)

@@ -137,29 +137,26 @@ bool test_sameas(struct template_run *run, struct value self, const struct value
     return value_eq(run, self, args[0]);
 }
 
-static int64_t remainder_of(struct template_run *run, struct value self, struct value by)
+static bool remainder_is(struct template_run *run, struct value self, struct value by, int64_t rest)
 {
-    struct value rest = value_mod(run, self, by);
-    if (rest.kind != VALUE_INT)
-        template_fail(run, "a divisibility test needs whole numbers");
-    return rest.integer;
+    return value_eq(run, value_mod(run, self, by), value_int(rest));
 }
 
 bool test_divisibleby(struct template_run *run, struct value self, const struct value *args)
 {
-    return remainder_of(run, self, args[0]) == 0;
+    return remainder_is(run, self, args[0], 0);
 }
 
 bool test_even(struct template_run *run, struct value self, const struct value *args)
 {
     (void)args;
-    return remainder_of(run, self, value_int(2)) == 0;
+    return remainder_is(run, self, value_int(2), 0);
 }
 
 bool test_odd(struct template_run *run, struct value self, const struct value *args)
 {
     (void)args;
-    return remainder_of(run, self, value_int(2)) == 1;
+    return remainder_is(run, self, value_int(2), 1);
 }
 
 static bool in_case(struct template_run *run, struct value self, int style)

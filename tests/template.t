@@ -222,7 +222,15 @@ local function refusals()
     end
 end
 
+local function constants()
+    local found = template.constants(cjson.decode(
+        '{"bos_token": null, "eos_token": "<e>", "pad_token": {"content": "<p>"}, "unk_token": 5}'))
+    ok(found.eos_token == "<e>" and found.pad_token == "<p>" and not found.bos_token and not found.unk_token,
+        "constants come from tokenizer_config.json, as strings or as objects with content")
+end
+
 local function command_line()
+    constants()
     write(OUT .. "bad.jinja", "a\n{{ x | nope }}\n")
     os.remove(OUT .. "bad.c")
     local pipe = io.popen("lua5.4 gen/template.lua " .. OUT .. "bad.jinja " .. OUT .. "bad.c 2>&1; echo rc=$?")
