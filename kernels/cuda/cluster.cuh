@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Clusters of blocks: a barrier, shared memory of each other, and their launch.
+//
+// Invariant: where a card has no clusters the code runs with clusters of one block, and a result never depends on the number
+// of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes.
+
+#ifndef CUDA_CLUSTER_CUH
+#define CUDA_CLUSTER_CUH
+
+#include <stdint.h>
+
+#include "kernels/cuda/launch.cuh"
+
+static __device__ __forceinline__ void cluster_arrive(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void cluster_wait(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// A barrier of the whole cluster, which for a cluster of one is a barrier of the block.
+static __device__ __forceinline__ void cluster_sync(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cluster_arrive();
+    cluster_wait();
+#else
+    __syncthreads();
+#endif
+}
+
+// The same place of another block's shared memory.
+template <typename T> static __device__ __forceinline__ T *cluster_map(T *mine, unsigned rank)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    uint64_t theirs;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"((uint64_t)mine), "r"(rank));
+    return reinterpret_cast<T *>(theirs);
+#else
+    (void)rank;
+    return mine;
+#endif
+}
+
+static inline bool clusters_available(void)
+{
+    static int state = -1;
+    if (state < 0) {
+        int device = 0, major = 0;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        state = major >= 9;
+    }
+    return state;
+}
+
+// launch() with clusters of `cluster` blocks along x.
+template <typename... P, typename... A>
+static inline cudaError_t launch_cluster(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, unsigned cluster,
+                                         void (*kernel)(P...), A... args)
+{
+    if (cluster == 1)
+        return launch(stream, grid, block, shared, kernel, args...);
+    if (shared > 48 * 1024) {
+        cudaError_t error =
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (error != cudaSuccess)
+            return error;
+    }
+    cudaLaunchAttribute attribute[2] = {};
+    attribute[0].id = cudaLaunchAttributeClusterDimension;
+    attribute[0].val.clusterDim.x = cluster;
+    attribute[0].val.clusterDim.y = 1;
+    attribute[0].val.clusterDim.z = 1;
+    attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = attribute;
+    config.numAttrs = *pdl_switch() ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+
+#endif

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The causal depthwise convolution, with a history that windows can be rolled back from.
+//
+// Invariant: a thread owns its channel's column of history and saved rows in the first tile of a lane's rows; other tiles read
+// inputs of this pass only. So nothing is read after another thread wrote it, and an output depends on its taps alone.
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/vec.cuh"
+
+enum { CONV_THREADS = 128, CONV_TILE = 64, CONV_STEP = 8 };
+
+// One thread's columns. Row t < 0 of the lane's inputs is row t + depth + fold of history and saved rows laid end to end.
+struct conv_column {
+    float *history, *saved;
+    const float *u;
+    float *y;
+    int32_t rows, fold;
+};
+
+DEVICE float conv_past(const struct conv_args *a, const struct conv_column *c, int32_t depth, int32_t index)
+{
+    return index < depth ? c->history[(int64_t)index * a->channels] : c->saved[(int64_t)(index - depth) * a->channels];
+}
+
+// Moves the history on by what is pending (a window), or by that and the rows of the pass (direct), and saves a window's rows.
+DEVICE void conv_finish(const struct conv_args *a, const struct conv_column *c, int32_t depth)
+{
+    const int32_t count = c->fold + (a->direct ? c->rows : 0);
+    for (int32_t i = 0; count > 0 && i < depth; i++) {
+        const int32_t past = depth + c->fold, from = i + count;
+        c->history[(int64_t)i * a->channels] =
+            from < past ? conv_past(a, c, depth, from) : c->u[(int64_t)(from - past) * a->ldu];
+    }
+    for (int32_t r = 0; !a->direct && r < c->rows; r++)
+        c->saved[(int64_t)r * a->channels] = c->u[(int64_t)r * a->ldu];
+}
+
+// Rows first .. last - 1 of one channel, CONV_STEP at a time.
+template <int TAPS, int DILATION>
+DEVICE void conv_rows(const struct conv_args *a, const struct conv_column *c, const float *w, float bias, int32_t first,
+                      int32_t last)
+{
+    constexpr int DEPTH = DILATION * (TAPS - 1);
+    float x[DEPTH + CONV_STEP];
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+        x[d] = first == 0 ? conv_past(a, c, DEPTH, d + c->fold) : c->u[(int64_t)(first - DEPTH + d) * a->ldu];
+    for (int32_t r = first; r < last; r += CONV_STEP) {
+#pragma unroll
+        for (int n = 0; n < CONV_STEP; n++)
+            x[DEPTH + n] = r + n < last ? c->u[(int64_t)(r + n) * a->ldu] : 0.0f;
+#pragma unroll
+        for (int n = 0; n < CONV_STEP; n++) {
+            float sum = bias;
+#pragma unroll
+            for (int i = 0; i < TAPS; i++)
+                sum = fmaf(w[i], x[n + DILATION * i], sum);
+            if (r + n < last)
+                c->y[(int64_t)(r + n) * a->ldy] = f_activate(sum, a->activation);
+        }
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            x[d] = x[d + CONV_STEP];
+    }
+}
+
+// Any shape, one tile.
+DEVICE void conv_rows_any(const struct conv_args *a, const struct conv_column *c, int32_t j, float bias)
+{
+    const int32_t depth = a->dilation * (a->taps - 1);
+    for (int32_t r = 0; r < c->rows; r++) {
+        float sum = bias;
+        for (int32_t i = 0; i < a->taps; i++) {
+            const int32_t t = r - a->dilation * (a->taps - 1 - i);
+            const float x = t >= 0 ? c->u[(int64_t)t * a->ldu] : conv_past(a, c, depth, t + depth + c->fold);
+            sum = fmaf(a->w[(int64_t)j * a->taps + i], x, sum);
+        }
+        c->y[(int64_t)r * a->ldy] = f_activate(sum, a->activation);
+    }
+}
+
+// TAPS 0: any shape.
+template <int TAPS, int DILATION>
+__global__ void __launch_bounds__(CONV_THREADS) conv_kernel(const __grid_constant__ struct conv_args a)
+{
+    const int32_t j = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x), l = (int32_t)blockIdx.z;
+    const int32_t first = (int32_t)blockIdx.y * CONV_TILE;
+    float w[TAPS ? TAPS : 1] = {}, bias = 0;
+    if (j < a.channels) {
+#pragma unroll
+        for (int i = 0; i < TAPS; i++)
+            w[i] = a.w[(int64_t)j * TAPS + i];
+        bias = a.bias ? a.bias[j] : 0.0f;
+    }
+    pdl_wait();
+    pdl_trigger();
+    const struct lane *lane = a.lanes.lane[l];
+    if (!lane || j >= a.channels || first >= a.pass->lane_rows[l])
+        return;
+    const int32_t depth = a.dilation * (a.taps - 1), row = a.pass->lane_first[l];
+    struct conv_column c;
+    c.history = reinterpret_cast<float *>(lane->run + a.state) + j;
+    c.saved = c.history + (int64_t)depth * a.channels;
+    c.u = a.u + (int64_t)row * a.ldu + j;
+    c.y = a.y + (int64_t)row * a.ldy + j;
+    c.rows = a.pass->lane_rows[l];
+    c.fold = lane->fold;
+    if constexpr (TAPS > 0)
+        conv_rows<TAPS, DILATION>(&a, &c, w, bias, first, c.rows < first + CONV_TILE ? c.rows : first + CONV_TILE);
+    else
+        conv_rows_any(&a, &c, j, bias);
+    if (first == 0)
+        conv_finish(&a, &c, depth);
+}
+
+extern "C" cudaError_t cuda_conv(cudaStream_t stream, const struct conv_args *a, int rows)
+{
+    const unsigned blocks = blocks_for(a->channels, CONV_THREADS), lanes = (unsigned)a->lanes.count;
+    const dim3 grid(blocks, blocks_for(rows, CONV_TILE), lanes);
+    if (a->taps == 4 && a->dilation == 1)
+        return launch(stream, grid, CONV_THREADS, 0, conv_kernel<4, 1>, *a);
+    if (a->taps == 4 && a->dilation == 3)
+        return launch(stream, grid, CONV_THREADS, 0, conv_kernel<4, 3>, *a);
+    return launch(stream, dim3(blocks, 1, lanes), CONV_THREADS, 0, conv_kernel<0, 1>, *a);
+}

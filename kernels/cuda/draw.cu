@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The keyed draw of kernels/cpu/sampler.h on a cluster of blocks a row, each with a range of ids.
+//
+// Invariant: the token is the one that the CPU target draws from the same logits: what crosses threads and blocks are integer
+// sums and maxima, and every function of a number is the one of kernels/cpu/sampler_math.h.
+
+#include "kernels/cpu/sampler_math.h"
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/scan.cuh"
+
+enum {
+    DRAW_THREADS = 1024,
+    DRAW_PARTS = 8,
+    DRAW_BINS = 2048,
+    DRAW_LIMBS = 4, // 12 bits of a weight each, so that a sum of them over a million ids fits 32 bits
+    DRAW_EACH = DRAW_BINS / DRAW_THREADS,
+};
+
+// Candidates: every token whose key is above `key`, and those whose key equals it up to id `last`.
+struct draw_cut {
+    uint32_t key;
+    int32_t last;
+};
+
+// Shared memory of a block.
+struct draw_space {
+    uint32_t mass[3][DRAW_LIMBS][DRAW_BINS];
+    uint64_t scan[DRAW_THREADS / WARP];
+    uint64_t top; // key and complement of the id of the block's highest
+    double score; // of the block's best candidate
+    int32_t token, last;
+    uint32_t equal;
+    uint32_t found;
+    uint64_t left;
+};
+
+// What a block looks at, and how the row is drawn.
+struct draw_row {
+    const float *logits;
+    int32_t first, end, n, part, parts;
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    uint64_t seed;
+    float peak; // the highest logit
+};
+
+DEVICE bool draw_within(uint32_t key, int32_t id, struct draw_cut cut)
+{
+    return key > cut.key || (key == cut.key && id <= cut.last);
+}
+
+DEVICE uint64_t draw_max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+// The highest of one number a thread over the cluster, in every thread.
+DEVICE uint64_t draw_highest(struct draw_space *s, uint64_t mine, int32_t parts)
+{
+#pragma unroll
+    for (int half = WARP / 2; half > 0; half /= 2)
+        mine = draw_max(mine, __shfl_xor_sync(WHOLE_WARP, mine, half));
+    if (threadIdx.x % WARP == 0)
+        s->scan[threadIdx.x / WARP] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < DRAW_THREADS / WARP; w++)
+            mine = draw_max(mine, s->scan[w]);
+        s->top = mine;
+    }
+    cluster_sync();
+    mine = 0;
+    for (int32_t p = 0; p < parts; p++)
+        mine = draw_max(mine, *cluster_map(&s->top, (unsigned)p));
+    return mine;
+}
+
+DEVICE void draw_clear(struct draw_space *s)
+{
+    uint32_t *mass = &s->mass[0][0][0];
+    for (int32_t i = (int32_t)threadIdx.x; i < 3 * DRAW_LIMBS * DRAW_BINS; i += DRAW_THREADS)
+        mass[i] = 0;
+    if (threadIdx.x == 0)
+        s->found = 0;
+    __syncthreads();
+}
+
+// Adds a weight to its bin of a level. Counts have one limb.
+DEVICE void draw_add(struct draw_space *s, int level, uint32_t key, uint64_t weight, bool count)
+{
+    const uint32_t digit = sampler_digit(key, level);
+    atomicAdd(&s->mass[level][0][digit], (uint32_t)weight & 0xfffu);
+    for (int limb = 1; !count && limb < DRAW_LIMBS; limb++)
+        if (weight >> (12 * limb))
+            atomicAdd(&s->mass[level][limb][digit], (uint32_t)(weight >> (12 * limb)) & 0xfffu);
+}
+
+// Sums the bins of a level over the cluster and takes the digit at which a running total from the top reaches what is left.
+// count: the bins
+// have one limb. share >= 0: what is left is that share of the whole first.
+DEVICE void draw_digit(struct draw_space *s, int level, int32_t parts, bool count, double share)
+{
+    const int32_t each = level == 2 ? DRAW_EACH / 2 : DRAW_EACH, bins = each * DRAW_THREADS;
+    const int32_t top = bins - 1 - (int32_t)threadIdx.x * each;
+    uint64_t mass[DRAW_EACH] = {}, mine = 0;
+    cluster_sync();
+    for (int32_t p = 0; p < parts; p++) {
+        const uint32_t *other = cluster_map(&s->mass[level][0][0], (unsigned)p);
+#pragma unroll
+        for (int n = 0; n < DRAW_EACH; n++)
+            if (n < each)
+#pragma unroll
+                for (int limb = 0; limb < DRAW_LIMBS; limb++)
+                    if (limb == 0 || !count)
+                        mass[n] += (uint64_t)other[limb * DRAW_BINS + top - n] << (12 * limb);
+    }
+#pragma unroll
+    for (int n = 0; n < DRAW_EACH; n++)
+        mine += mass[n];
+    uint64_t before = block_scan<DRAW_THREADS>(mine, s->scan);
+    if (share >= 0 && threadIdx.x == DRAW_THREADS - 1) {
+        const uint64_t total = before + mine;
+        const double part = share * (double)total;
+        const uint64_t limit = part >= 1.0 ? (uint64_t)part : 1;
+        s->left = limit < total ? limit : total;
+    }
+    __syncthreads();
+    const uint64_t left = s->left;
+    const uint32_t found = s->found;
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < DRAW_EACH; n++) {
+        if (n < each && before < left && left <= before + mass[n]) {
+            const uint32_t digit = (uint32_t)(top - n);
+            s->found = level == 0 ? digit : found << (level == 1 ? 11 : 10) | digit;
+            s->left = left - before;
+        }
+        before += mass[n];
+    }
+    __syncthreads();
+}
+
+// The id of the `equal`-th token whose key is `key`; the largest id when there are no more than that.
+DEVICE int32_t draw_last(struct draw_space *s, const struct draw_row *row, uint32_t key, uint64_t equal)
+{
+    const int32_t each = (row->end - row->first + DRAW_THREADS - 1) / DRAW_THREADS;
+    const int32_t from = row->first + (int32_t)threadIdx.x * each, to = from + each < row->end ? from + each : row->end;
+    uint64_t mine = 0;
+    for (int32_t i = from; i < to; i++)
+        mine += sampler_key(row->logits[i]) == key;
+    uint64_t before = block_scan<DRAW_THREADS>(mine, s->scan);
+    if (threadIdx.x == DRAW_THREADS - 1)
+        s->equal = (uint32_t)(before + mine);
+    cluster_sync();
+    uint64_t total = 0;
+    int32_t owner = -1;
+    for (int32_t p = 0; p < row->parts; p++) {
+        const uint64_t theirs = *cluster_map(&s->equal, (unsigned)p);
+        if (p == row->part)
+            before += total;
+        if (total < equal && equal <= total + theirs)
+            owner = p;
+        total += theirs;
+    }
+    if (total <= equal)
+        return INT32_MAX;
+    for (int32_t i = from; owner == row->part && i < to; i++)
+        if (sampler_key(row->logits[i]) == key && ++before == equal)
+            s->last = i;
+    cluster_sync();
+    return *cluster_map(&s->last, (unsigned)owner);
+}
+
+// The top_k highest. mine: the highest key of the thread; the k-th highest of those is a bound that spares most tokens.
+DEVICE struct draw_cut draw_count(struct draw_space *s, const struct draw_row *row, uint32_t mine)
+{
+    uint32_t bound = 0;
+    if (row->top_k <= row->parts * DRAW_THREADS) {
+        draw_clear(s);
+        if (threadIdx.x == 0)
+            s->left = (uint64_t)row->top_k;
+        draw_add(s, 0, mine, 1, true);
+        draw_digit(s, 0, row->parts, true, -1);
+        bound = s->found << 21;
+        cluster_sync();
+    }
+    draw_clear(s);
+    if (threadIdx.x == 0)
+        s->left = (uint64_t)row->top_k;
+    for (int level = 0; level < 3; level++) {
+        const uint32_t found = s->found;
+        for (int32_t i = row->first + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS) {
+            const uint32_t key = sampler_key(row->logits[i]);
+            if (key >= bound && sampler_prefix(key, level) == found)
+                draw_add(s, level, key, 1, true);
+        }
+        draw_digit(s, level, row->parts, true, -1);
+    }
+    struct draw_cut cut;
+    cut.key = s->found;
+    cut.last = draw_last(s, row, cut.key, s->left);
+    return cut;
+}
+
+// Those before which less than top_p of the candidates' probability lies.
+DEVICE struct draw_cut draw_mass(struct draw_space *s, const struct draw_row *row, struct draw_cut cut)
+{
+    const double temperature = (double)row->temperature;
+    cluster_sync();
+    draw_clear(s);
+    for (int level = 0; level < 3; level++) {
+        const uint32_t found = s->found;
+        for (int32_t i = row->first + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS) {
+            const float logit = row->logits[i];
+            const uint32_t key = sampler_key(logit);
+            if (draw_within(key, i, cut) && sampler_prefix(key, level) == found)
+                draw_add(s, level, key, sampler_weight(logit, row->peak, temperature), false);
+        }
+        draw_digit(s, level, row->parts, false, level > 0 ? -1 : row->top_p > 0 ? (double)row->top_p : 0.0);
+    }
+    const uint64_t weight = sampler_weight(sampler_value(s->found), row->peak, temperature), left = s->left;
+    const uint64_t count = weight ? (left + weight - 1) / weight : 1;
+    cut.key = s->found;
+    cut.last = draw_last(s, row, cut.key, count);
+    return cut;
+}
+
+// Whether candidate (score, id) comes before (best, token).
+DEVICE bool draw_better(double score, int32_t id, double best, int32_t token)
+{
+    return score > best || (score == best && id < token);
+}
+
+DEVICE int32_t draw_gumbel(struct draw_space *s, const struct draw_row *row, struct draw_cut cut, int32_t top,
+                           int64_t position)
+{
+    const uint64_t base = sampler_base(row->seed, position);
+    const double temperature = (double)row->temperature, peak = (double)row->peak;
+    double best = 0.0 - sampler_gumbel_of(sampler_noise(base, top));
+    int32_t token = top;
+    for (int32_t id = row->first + (int32_t)threadIdx.x; id < row->end; id += DRAW_THREADS) {
+        const float logit = row->logits[id];
+        if (!draw_within(sampler_key(logit), id, cut) || id == top)
+            continue;
+        const double x = ((double)logit - peak) / temperature;
+        const uint64_t k = sampler_noise(base, id);
+        if (!(x + sampler_noise_bound(k) >= best) || (row->min_p > 0 && sampler_exp(x) < (double)row->min_p))
+            continue;
+        const double score = x - sampler_gumbel_of(k);
+        if (draw_better(score, id, best, token)) {
+            best = score;
+            token = id;
+        }
+    }
+#pragma unroll
+    for (int half = WARP / 2; half > 0; half /= 2) {
+        const double score = __shfl_xor_sync(WHOLE_WARP, best, half);
+        const int32_t id = __shfl_xor_sync(WHOLE_WARP, token, half);
+        if (draw_better(score, id, best, token)) {
+            best = score;
+            token = id;
+        }
+    }
+    // One entry a warp: the score's bits in the scan space, the id beside it in the bins, which nobody reads any more.
+    cluster_sync();
+    int32_t *ids = reinterpret_cast<int32_t *>(s->mass[0][0]);
+    if (threadIdx.x % WARP == 0) {
+        s->scan[threadIdx.x / WARP] = (uint64_t)__double_as_longlong(best);
+        ids[threadIdx.x / WARP] = token;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < DRAW_THREADS / WARP; w++) {
+            const double score = __longlong_as_double((long long)s->scan[w]);
+            if (draw_better(score, ids[w], best, token)) {
+                best = score;
+                token = ids[w];
+            }
+        }
+        s->score = best;
+        s->token = token;
+    }
+    cluster_sync();
+    for (int32_t p = 0; p < row->parts; p++) {
+        const double score = *cluster_map(&s->score, (unsigned)p);
+        const int32_t id = *cluster_map(&s->token, (unsigned)p);
+        if (p == 0 || draw_better(score, id, best, token)) {
+            best = score;
+            token = id;
+        }
+    }
+    return token;
+}
+
+// The row's token; every thread of the cluster takes the same way.
+DEVICE int32_t draw_token(struct draw_space *s, struct draw_row *row, int64_t position)
+{
+    uint64_t mine = 0;
+    for (int32_t i = row->first + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS)
+        mine = draw_max(mine, (uint64_t)sampler_key(row->logits[i]) << 32 | (uint32_t)~i);
+    const uint64_t highest = draw_highest(s, mine, row->parts);
+    const int32_t top = (int32_t) ~(uint32_t)highest;
+    row->peak = row->logits[top];
+    if (!(row->temperature > 0) || !isfinite(row->peak))
+        return top;
+    struct draw_cut cut = {0, INT32_MAX};
+    if (row->top_k > 0 && row->top_k < row->n)
+        cut = draw_count(s, row, (uint32_t)(mine >> 32));
+    if (row->top_p < 1)
+        cut = draw_mass(s, row, cut);
+    return draw_gumbel(s, row, cut, top, position);
+}
+
+__global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(const __grid_constant__ struct draw_args a, int32_t parts)
+{
+    extern __shared__ __align__(16) uint8_t shared[];
+    struct draw_space *s = reinterpret_cast<struct draw_space *>(shared);
+    const int64_t r = blockIdx.y;
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.pass->rows)
+        return;
+    const int32_t position = a.pass->position[r], size = (a.vocabulary + parts - 1) / parts;
+    const struct lane *lane = a.lanes.lane[a.pass->lane[r]];
+    struct draw_row row;
+    row.logits = a.logits + r * a.ldl;
+    row.n = a.vocabulary;
+    row.part = (int32_t)blockIdx.x;
+    row.parts = parts;
+    row.first = size * row.part < row.n ? size * row.part : row.n;
+    row.end = row.first + size < row.n ? row.first + size : row.n;
+    row.temperature = lane->temperature;
+    row.top_p = lane->top_p;
+    row.min_p = lane->min_p;
+    row.top_k = lane->top_k;
+    row.seed = lane->seed;
+    const int32_t token = draw_token(s, &row, (int64_t)position + a.ahead);
+    cluster_sync();
+    if (row.part == 0 && threadIdx.x == 0) {
+        a.drawn[r] = token;
+        if (a.store >= 0)
+            lane->tokens[position + a.store] = token;
+    }
+}
+
+extern "C" cudaError_t cuda_draw(cudaStream_t stream, const struct draw_args *a, int rows)
+{
+    const int32_t parts = clusters_available() ? DRAW_PARTS : 1;
+    return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows), DRAW_THREADS, sizeof(struct draw_space),
+                          (unsigned)parts, draw_kernel, *a, parts);
+}

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gated DeltaNet: a block a (lane, value head, slice of columns of S); S stays in registers over all rows of the lane.
+//
+// Invariant: saved rows are replaced only when every block that folds them has read them: the blocks of a key head are a
+// cluster with a barrier in between, or, where there are no clusters, a second kernel saves.
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/gdn.cuh"
+#include "kernels/cuda/launch.cuh"
+
+enum {
+    GDN_FUSED_ROWS = 128, // passes of up to so many rows prepare their rows where they use them
+    GDN_CLUSTER = 8,
+};
+
+// ---- rows in shared memory ---------------------------------------------------------------------------------------------------
+
+// T prepared rows: k and q padded to `padded`, v of the block's columns.
+struct gdn_stage {
+    float *k, *q, *v, *decay, *beta;
+};
+
+static __host__ __device__ inline int32_t gdn_stage_floats(int32_t t, int32_t padded, int32_t columns)
+{
+    return t * (2 * padded + columns + 8);
+}
+
+DEVICE struct gdn_stage gdn_stage_at(float *shared, int32_t t, int32_t padded, int32_t columns, int32_t which)
+{
+    struct gdn_stage s;
+    s.k = shared + which * gdn_stage_floats(t, padded, columns);
+    s.q = s.k + t * padded;
+    s.v = s.q + t * padded;
+    s.decay = s.v + t * columns;
+    s.beta = s.decay + t;
+    return s;
+}
+
+// What a block works on.
+struct gdn_block {
+    int32_t head, key, first, columns,
+        width; // key: first element of its key head; columns of S from `first`, `width` exist
+    int64_t keys, values, row, rows;
+    bool owner, leads; // of the scalars' and of the keys' saved rows
+};
+
+DEVICE struct gdn_block gdn_block_of(const struct gdn_args *a, int32_t l)
+{
+    const int32_t slices = (int32_t)gridDim.x / a->nv, slice = (int32_t)blockIdx.x % slices, share = a->nv / a->nk;
+    struct gdn_block b;
+    b.head = (int32_t)blockIdx.x / slices;
+    b.key = b.head / share * a->dk;
+    b.columns = (int32_t)blockDim.x / STATE_PARTS;
+    b.first = slice * b.columns;
+    b.width = a->dv - b.first < b.columns ? a->dv - b.first : b.columns;
+    b.keys = (int64_t)a->nk * a->dk;
+    b.values = (int64_t)a->nv * a->dv;
+    b.row = a->pass->lane_first[l];
+    b.rows = a->pass->lane_rows[l];
+    b.owner = slice == 0;
+    b.leads = b.owner && b.head % share == 0;
+    return b;
+}
+
+// n rows from row r of the pass on, prepared here from the convolution's output.
+DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
+                          int32_t n, int32_t padded)
+{
+    const int32_t warps = (int32_t)blockDim.x / WARP, lane = threadIdx.x % WARP;
+    for (int32_t item = (int32_t)threadIdx.x / WARP; item < 2 * n; item += warps) {
+        const int32_t t = item / 2;
+        const float *c = a->c + (r + t) * a->ldc + b->key;
+        if (item % 2)
+            gdn_normalise(s->k + t * padded, c + b->keys, a->dk, padded, 1.0f, lane);
+        else
+            gdn_normalise(s->q + t * padded, c, a->dk, padded, 1.0f / sqrtf((float)a->dk), lane);
+    }
+    stage_rows<false>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc,
+                      n, b->width, 0);
+    for (int32_t t = (int32_t)threadIdx.x; t < n; t += (int32_t)blockDim.x)
+        gdn_scalars(a, r + t, b->head, &s->decay[t], &s->beta[t]);
+}
+
+// n rows that phase 0 prepared; returns before they are there.
+DEVICE void gdn_stage_prepared(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s,
+                               int64_t r, int32_t n, int32_t padded)
+{
+    const int64_t ld = gdn_prepared_width(a);
+    const float *from = a->prepared + r * ld;
+    stage_rows<true>(s->q, padded, from + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->k, padded, from + b->keys + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
+                     b->width, 0);
+    stage_rows<true>(s->decay, 1, from + 2 * b->keys + b->head, ld, n, 1, 1);
+    stage_rows<true>(s->beta, 1, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1);
+}
+
+// ---- the state ---------------------------------------------------------------------------------------------------------------
+
+template <int PER, bool STORE>
+DEVICE void gdn_move(const struct gdn_args *a, float *state, float *s, int32_t part, bool live)
+{
+#pragma unroll
+    for (int n = 0; n < PER; n++) {
+        const int32_t i = state_element(n, part);
+        if (STORE && live && i < a->dk)
+            state[(int64_t)i * a->dv] = s[n];
+        if (!STORE)
+            s[n] = live && i < a->dk ? state[(int64_t)i * a->dv] : 0.0f;
+    }
+}
+
+template <int PER>
+DEVICE void gdn_fold(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, const float *saved,
+                     int32_t base, int32_t n, float *state, int32_t column, int32_t part)
+{
+    const int64_t ld = gdn_saved_width(a);
+    const float *from = saved + base * ld;
+    __syncthreads();
+    stage_rows<false>(s->k, 4 * PER, from + b->key, ld, n, a->dk, 4 * PER);
+    stage_rows<false>(s->v, b->columns, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0);
+    stage_rows<false>(s->decay, 1, from + b->keys + b->values + b->head, ld, n, 1, 1);
+    stage_rows<false>(s->beta, 1, from + b->keys + b->values + a->nv + b->head, ld, n, 1, 1);
+    __syncthreads();
+    for (int32_t t = 0; t < n; t++)
+        gdn_step<PER, false>(state, s->k + t * 4 * PER, s->k, s->v[t * b->columns + column], s->decay[t], s->beta[t],
+                             part);
+}
+
+template <int PER>
+DEVICE void gdn_run(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
+                    int32_t n, float *state, int32_t column, int32_t part)
+{
+    float *y = a->y + r * a->ldy + (int64_t)b->head * a->dv + b->first + column;
+    for (int32_t t = 0; t < n; t++) {
+        const float out = gdn_step<PER, true>(state, s->k + t * 4 * PER, s->q + t * 4 * PER,
+                                              s->v[t * b->columns + column], s->decay[t], s->beta[t], part);
+        if (part == 0 && column < b->width)
+            y[(int64_t)t * a->ldy] = out;
+    }
+}
+
+// Saves n staged rows as rows base .. of the window; each block what it alone reads, and one block of those that share it the rest.
+DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, float *saved,
+                     int32_t base, int32_t n, int32_t padded)
+{
+    const int64_t ld = gdn_saved_width(a);
+    float *to = saved + base * ld;
+    for (int32_t i = (int32_t)threadIdx.x; i < n * b->columns; i += (int32_t)blockDim.x) {
+        const int32_t t = i / b->columns, j = i % b->columns;
+        if (j < b->width)
+            to[t * ld + b->keys + (int64_t)b->head * a->dv + b->first + j] = s->v[i];
+    }
+    for (int32_t i = (int32_t)threadIdx.x; b->leads && i < n * a->dk; i += (int32_t)blockDim.x)
+        to[i / a->dk * ld + b->key + i % a->dk] = s->k[i / a->dk * padded + i % a->dk];
+    for (int32_t t = (int32_t)threadIdx.x; b->owner && t < n; t += (int32_t)blockDim.x) {
+        to[t * ld + b->keys + b->values + b->head] = s->decay[t];
+        to[t * ld + b->keys + b->values + a->nv + b->head] = s->beta[t];
+    }
+}
+
+// ---- kernels -----------------------------------------------------------------------------------------------------------------
+
+// PER: elements of a column a thread, four threads a column. T: rows staged at a time.
+template <int PER, int T, bool FUSED>
+__global__ void __launch_bounds__(256) gdn_kernel(const __grid_constant__ struct gdn_args a)
+{
+    extern __shared__ __align__(16) float shared[];
+    constexpr int PADDED = STATE_PARTS * PER;
+    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS, column = threadIdx.x / STATE_PARTS;
+    pdl_wait();
+    pdl_trigger();
+    const struct lane *lane = a.lanes.lane[l];
+    if (!lane || a.pass->lane_rows[l] == 0)
+        return;
+    const struct gdn_block b = gdn_block_of(&a, l);
+    const struct gdn_stage first = gdn_stage_at(shared, T, PADDED, b.columns, 0);
+    const int32_t fold = lane->fold;
+    const bool live = column < b.width;
+    float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
+    float *saved = gdn_saved(&a, lane), state[PER];
+    gdn_move<PER, false>(&a, home, state, part, live);
+    for (int32_t base = 0; base < fold; base += T)
+        gdn_fold<PER>(&a, &b, &first, saved, base, fold - base < T ? fold - base : T, state, column, part);
+    if (fold > 0 && !a.direct)
+        gdn_move<PER, true>(&a, home, state, part, live);
+    if constexpr (FUSED) {
+        if (!a.direct)
+            cluster_arrive();
+        for (int64_t at = 0; at < b.rows; at += T) {
+            const int32_t n = (int32_t)(b.rows - at < T ? b.rows - at : T);
+            __syncthreads();
+            gdn_stage_raw(&a, &b, &first, b.row + at, n, PADDED);
+            __syncthreads();
+            gdn_run<PER>(&a, &b, &first, b.row + at, n, state, column, part);
+            if (!a.direct && at == 0)
+                cluster_wait();
+            if (!a.direct)
+                gdn_keep(&a, &b, &first, saved, (int32_t)at, n, PADDED);
+        }
+    } else {
+        __syncthreads();
+        gdn_stage_prepared(&a, &b, &first, b.row, (int32_t)(b.rows < T ? b.rows : T), PADDED);
+        __pipeline_commit();
+        for (int64_t at = 0, which = 0; at < b.rows; at += T, which ^= 1) {
+            const int64_t next = at + T, left = b.rows - next;
+            const struct gdn_stage here = gdn_stage_at(shared, T, PADDED, b.columns, (int32_t)which);
+            const struct gdn_stage there = gdn_stage_at(shared, T, PADDED, b.columns, (int32_t)which ^ 1);
+            if (left > 0)
+                gdn_stage_prepared(&a, &b, &there, b.row + next, (int32_t)(left < T ? left : T), PADDED);
+            __pipeline_commit();
+            __pipeline_wait_prior(1);
+            __syncthreads();
+            gdn_run<PER>(&a, &b, &here, b.row + at, (int32_t)(b.rows - at < T ? b.rows - at : T), state, column, part);
+            __syncthreads();
+        }
+    }
+    if (a.direct)
+        gdn_move<PER, true>(&a, home, state, part, live);
+}
+
+// A warp a (row, key head): normalised q and k, and the scalars of its value heads.
+__global__ void __launch_bounds__(128) gdn_prepare_kernel(const __grid_constant__ struct gdn_args a)
+{
+    const int32_t lane = threadIdx.x % WARP, head = (int32_t)blockIdx.x * 4 + (int32_t)threadIdx.x / WARP;
+    const int64_t r = blockIdx.y, keys = (int64_t)a.nk * a.dk;
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.pass->rows || head >= a.nk)
+        return;
+    const float *c = a.c + r * a.ldc + (int64_t)head * a.dk;
+    float *out = a.prepared + r * gdn_prepared_width(&a);
+    gdn_normalise(out + (int64_t)head * a.dk, c, a.dk, a.dk, 1.0f / sqrtf((float)a.dk), lane);
+    gdn_normalise(out + keys + (int64_t)head * a.dk, c + keys, a.dk, a.dk, 1.0f, lane);
+    const int32_t share = a.nv / a.nk;
+    for (int32_t h = head * share + lane; h < (head + 1) * share; h += WARP)
+        gdn_scalars(&a, r, h, out + 2 * keys + h, out + 2 * keys + a.nv + h);
+}
+
+// A block a row of a window.
+__global__ void __launch_bounds__(256) gdn_save_kernel(const __grid_constant__ struct gdn_args a)
+{
+    const int64_t r = blockIdx.y, keys = (int64_t)a.nk * a.dk, values = (int64_t)a.nv * a.dv;
+    const int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.pass->rows || i >= gdn_saved_width(&a))
+        return;
+    const int32_t l = a.pass->lane[r];
+    const float *prepared = a.prepared + r * gdn_prepared_width(&a);
+    float *saved = gdn_saved(&a, a.lanes.lane[l]) + (r - a.pass->lane_first[l]) * gdn_saved_width(&a);
+    if (i < keys)
+        saved[i] = prepared[keys + i];
+    else if (i < keys + values)
+        saved[i] = a.c[r * a.ldc + keys + i];
+    else
+        saved[i] = prepared[keys - values + i];
+}
+
+// ---- launch ------------------------------------------------------------------------------------------------------------------
+
+// Columns of a block: `most` or fewer, whole warps.
+static int32_t gdn_columns(const struct gdn_args *a, int32_t most)
+{
+    const int32_t padded = (a->dv + STATE_COLUMNS - 1) / STATE_COLUMNS * STATE_COLUMNS;
+    return padded < most ? padded : most;
+}
+
+template <int PER, int T, bool FUSED>
+static cudaError_t gdn_launch(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
+{
+    const dim3 grid((unsigned)a->nv * blocks_for(a->dv, columns), (unsigned)a->lanes.count);
+    const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns) * (FUSED ? 1 : 2);
+    return launch_cluster(stream, grid, (unsigned)columns * STATE_PARTS, floats * sizeof(float), cluster,
+                          gdn_kernel<PER, T, FUSED>, *a);
+}
+
+template <bool FUSED>
+static cudaError_t gdn_launch_per(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
+{
+    if (a->dk <= 32)
+        return gdn_launch<8, 16, FUSED>(stream, a, columns, cluster);
+    if (a->dk <= 64)
+        return gdn_launch<16, 16, FUSED>(stream, a, columns, cluster);
+    if (a->dk <= 128)
+        return gdn_launch<32, 16, FUSED>(stream, a, columns, cluster);
+    if (a->dk <= 256)
+        return gdn_launch<64, 8, FUSED>(stream, a, columns, cluster);
+    return cudaErrorInvalidValue;
+}
+
+extern "C" cudaError_t cuda_gdn(cudaStream_t stream, const struct gdn_args *a, int rows)
+{
+    const int32_t share = a->nv / a->nk;
+    for (int32_t most = 64; rows <= GDN_FUSED_ROWS && clusters_available() && most >= STATE_COLUMNS; most /= 2) {
+        // The narrowest slices that a cluster of all blocks of a key head allows, but no narrower than 16 columns.
+        const int32_t columns = gdn_columns(a, most), blocks = share * (int32_t)blocks_for(a->dv, columns);
+        const int32_t next = gdn_columns(a, most / 2), finer = share * (int32_t)blocks_for(a->dv, next);
+        if (blocks > GDN_CLUSTER)
+            break;
+        if (most / 2 < 16 || finer > GDN_CLUSTER)
+            return gdn_launch_per<true>(stream, a, columns, (unsigned)blocks);
+    }
+    cudaError_t error = launch(stream, dim3(blocks_for(a->nk, 4), (unsigned)rows), 128, 0, gdn_prepare_kernel, *a);
+    if (error == cudaSuccess)
+        error = gdn_launch_per<false>(stream, a, gdn_columns(a, 32), 1);
+    if (error == cudaSuccess && !a->direct)
+        error = launch(stream, dim3(blocks_for(gdn_saved_width(a), 256), (unsigned)rows), 256, 0, gdn_save_kernel, *a);
+    return error;
+}

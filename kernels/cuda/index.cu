@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The indexer of sparse attention: pooled keys of completed blocks, and the choice of a row's blocks.
+//
+// Invariant: a pooled row depends on its block's raw keys as stored and on the block's number; a score on the query and the
+// pooled row alone. The choice is by integer counts, so it does not depend on how blocks are spread. Equal scores (the relu
+// makes many zeros) go to the lower block.
+
+#include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/kv.cuh"
+#include "kernels/cuda/rotary.cuh"
+#include "kernels/cuda/scan.cuh"
+
+// ---- index_pool: a warp a row; those that complete a block pool it -------------------------------------------------------------
+
+__global__ void __launch_bounds__(WARP) index_pool_kernel(const __grid_constant__ struct index_pool_args a)
+{
+    extern __shared__ float row[]; // [index_dim]
+    const struct kv_layout *kv = &a.layout;
+    const int32_t lane = threadIdx.x, n = kv->index_dim;
+    const int64_t r = blockIdx.x;
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.pass->rows)
+        return;
+    const int32_t position = a.pass->position[r], block = position / a.ratio, first = block * a.ratio;
+    if ((position + 1) % a.ratio != 0)
+        return;
+    const uint32_t *table = a.lanes.table[a.pass->lane[r]];
+    float sum = 0;
+    for (int32_t d = lane; d < n; d += WARP) {
+        float mean = 0;
+        for (int32_t i = 0; i < a.ratio; i++)
+            mean = __fadd_rn(
+                mean, kv_value(kv_row(&a.lanes, kv, table, KV_INDEX, first + i, 1), 0, n, kv->index_encoding, d));
+        mean = __fdiv_rn(mean, (float)a.ratio);
+        row[d] = mean;
+        sum = fmaf(mean, mean, sum);
+    }
+    const float factor = 1.0f / sqrtf(warp_sum<WARP>(sum) / (float)n + a.eps);
+    for (int32_t d = lane; d < n; d += WARP)
+        row[d] = f_mul(f_mul(row[d], factor), a.w[d]);
+    __syncwarp();
+    rotary_row(row, a.rotary, a.inverse_frequency, first, lane);
+    __syncwarp();
+    kv_encode(kv_row(&a.lanes, kv, table, KV_POOLED, block, a.ratio), row, 1, 0, n, kv->index_encoding, lane);
+}
+
+extern "C" cudaError_t cuda_index_pool(cudaStream_t stream, const struct index_pool_args *a, int rows)
+{
+    return launch(stream, (unsigned)rows, WARP, sizeof(float) * (size_t)a->layout.index_dim, index_pool_kernel, *a);
+}
+
+// ---- index_select: a cluster a row, each block a range of the row's blocks ------------------------------------------------------
+
+enum {
+    SELECT_THREADS = 256,
+    SELECT_PARTS = 8,
+    SELECT_HEADS = 4,     // query heads at once
+    SELECT_LANES = 8,     // threads that share a pooled row
+    SELECT_BINS = 2048,   // of a level of the radix descent: 11, 11 and 10 bits
+    SELECT_SCORES = 8192, // scores of a block of a cluster
+    SELECT_ALONE = 16384, // and of one that is alone
+};
+
+// Shared memory of a block.
+struct select_space {
+    uint32_t bins[3][SELECT_BINS];
+    uint64_t scan[SELECT_THREADS / WARP];
+    uint32_t found, left;  // prefix of the last score that is in, and how many with it are wanted
+    uint32_t above, equal; // of this block's scores: above it, equal to it
+    float score[1];        // as many as the launch gives
+};
+
+// Scores of blocks begin .. begin + count - 1.
+template <int D>
+DEVICE void select_scores(const struct index_select_args *a, int64_t r, int32_t begin, int32_t count, float *score,
+                          bool fast)
+{
+    const struct kv_layout *kv = &a->layout;
+    const int32_t part = threadIdx.x % SELECT_LANES, first = part * D, dim = kv->index_dim;
+    const uint32_t *table = a->lanes.table[a->pass->lane[r]];
+    const float scale = 1.0f / sqrtf((float)dim), *query = a->q + r * a->ldq;
+    for (int32_t group = 0; group < a->heads; group += SELECT_HEADS) {
+        float q[SELECT_HEADS][D];
+#pragma unroll
+        for (int h = 0; h < SELECT_HEADS; h++)
+#pragma unroll
+            for (int d = 0; d < D; d++) {
+                const bool real = group + h < a->heads && first + d < dim;
+                q[h][d] = real ? query[(int64_t)(group + h) * dim + first + d] : 0.0f;
+            }
+        // Whole warps take the loop, so that the sums below have all their lanes.
+        for (int32_t i = (int32_t)threadIdx.x / SELECT_LANES; i < (count + 3) / 4 * 4;
+             i += SELECT_THREADS / SELECT_LANES) {
+            const int32_t b = begin + (i < count ? i : count - 1);
+            float key[D], sum = group == 0 || i >= count ? 0.0f : score[i];
+            kv_load<D>(key, kv_row(&a->lanes, kv, table, KV_POOLED, b, a->ratio), 0, dim, kv->index_encoding, first,
+                       fast);
+#pragma unroll
+            for (int h = 0; h < SELECT_HEADS; h++) {
+                float dot = 0;
+#pragma unroll
+                for (int d = 0; d < D; d++)
+                    dot = fmaf(q[h][d], key[d], dot);
+                dot = warp_sum<SELECT_LANES>(dot);
+                sum = __fadd_rn(sum, dot > 0 ? dot : 0.0f);
+            }
+            if (part == 0 && i < count)
+                score[i] = group + SELECT_HEADS >= a->heads ? f_mul(sum, scale) : sum;
+            __syncwarp();
+        }
+    }
+}
+
+// One level: counts digits of the scores that have the prefix so far, over the cluster, and takes one digit more.
+DEVICE void select_level(struct select_space *s, int level, int32_t count, int32_t parts)
+{
+    const int shift = level == 0 ? 21 : level == 1 ? 10 : 0, width = level == 2 ? 10 : 11;
+    const uint32_t found = s->found, left = s->left, mask = (1u << width) - 1;
+    for (int32_t i = (int32_t)threadIdx.x; i < count; i += SELECT_THREADS) {
+        const uint32_t bits = __float_as_uint(s->score[i]) >> shift;
+        if (level == 0 || bits >> width == found)
+            atomicAdd(&s->bins[level][bits & mask], 1u);
+    }
+    cluster_sync();
+    // Thread t has bins from the top down.
+    const int32_t each = (int32_t)(mask + 1) / SELECT_THREADS, top = (int32_t)mask - (int32_t)threadIdx.x * each;
+    uint32_t bin[SELECT_BINS / SELECT_THREADS] = {}, total = 0;
+    for (int32_t p = 0; p < parts; p++) {
+        const uint32_t *bins = cluster_map(s->bins[level], (unsigned)p);
+#pragma unroll
+        for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
+            if (n < each)
+                bin[n] += bins[top - n];
+    }
+#pragma unroll
+    for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
+        total += bin[n];
+    uint32_t before = (uint32_t)block_scan<SELECT_THREADS>(total, s->scan);
+    if (before < left && left <= before + total)
+#pragma unroll
+        for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++) {
+            if (before < left && left <= before + bin[n]) {
+                s->found = level == 0 ? (uint32_t)(top - n) : found << width | (uint32_t)(top - n);
+                s->left = left - before;
+            }
+            before += bin[n];
+        }
+    __syncthreads();
+}
+
+// Writes the chosen blocks of this part, ascending, behind those of the parts before it.
+DEVICE void select_write(const struct index_select_args *a, struct select_space *s, int64_t r, int32_t begin,
+                         int32_t count, int32_t part)
+{
+    const uint32_t found = s->found;
+    const int32_t each = (count + SELECT_THREADS - 1) / SELECT_THREADS, from = (int32_t)threadIdx.x * each;
+    const int32_t to = from + each < count ? from + each : count;
+    uint64_t mine = 0; // scores above in the high half, equal in the low half
+    for (int32_t i = from; i < to; i++) {
+        const uint32_t bits = __float_as_uint(s->score[i]);
+        mine += bits > found ? 1ull << 32 : bits == found;
+    }
+    const uint64_t before = block_scan<SELECT_THREADS>(mine, s->scan);
+    if (threadIdx.x == SELECT_THREADS - 1) {
+        s->above = (uint32_t)((before + mine) >> 32);
+        s->equal = (uint32_t)(before + mine);
+    }
+    cluster_sync();
+    int32_t at = 0, left = (int32_t)s->left;
+    for (int32_t p = 0; p < part; p++) {
+        const int32_t equal = (int32_t)*cluster_map(&s->equal, (unsigned)p), taken = equal < left ? equal : left;
+        at += (int32_t)*cluster_map(&s->above, (unsigned)p) + taken;
+        left -= taken;
+    }
+    const int32_t above = (int32_t)(before >> 32), equal = (int32_t)(uint32_t)before;
+    at += above + (equal < left ? equal : left);
+    left = equal < left ? left - equal : 0;
+    for (int32_t i = from; i < to; i++) {
+        const uint32_t bits = __float_as_uint(s->score[i]);
+        if (bits > found || (bits == found && left-- > 0))
+            a->blocks[r * a->keep + at++] = begin + i;
+    }
+    cluster_sync();
+}
+
+template <int D>
+__global__ void __launch_bounds__(SELECT_THREADS)
+    index_select_kernel(const __grid_constant__ struct index_select_args a, int32_t parts, int32_t most, bool fast)
+{
+    extern __shared__ __align__(16) uint8_t shared[];
+    struct select_space *s = reinterpret_cast<struct select_space *>(shared);
+    const int32_t part = (int32_t)blockIdx.x;
+    const int64_t r = blockIdx.y;
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.pass->rows)
+        return;
+    int32_t n = (a.pass->position[r] + 1) / a.ratio;
+    n = n < most * parts ? n : most * parts;
+    if (part == 0 && threadIdx.x == 0)
+        a.counts[r] = n <= a.keep ? -1 : a.keep;
+    if (n <= a.keep)
+        return;
+    for (int32_t i = (int32_t)threadIdx.x; i < 3 * SELECT_BINS; i += SELECT_THREADS)
+        s->bins[0][i] = 0;
+    if (threadIdx.x == 0) {
+        s->found = 0;
+        s->left = (uint32_t)a.keep;
+    }
+    const int32_t size = (n + parts - 1) / parts, begin = size * part < n ? size * part : n;
+    const int32_t count = n - begin < size ? n - begin : size;
+    select_scores<D>(&a, r, begin, count, s->score, fast);
+    __syncthreads();
+    for (int level = 0; level < 3; level++)
+        select_level(s, level, count, parts);
+    select_write(&a, s, r, begin, count, part);
+}
+
+template <int D> static cudaError_t select_launch(cudaStream_t stream, const struct index_select_args *a, int rows)
+{
+    const bool fast = kv_fits(&a->lanes, &a->layout, D, KV_POOLED) && a->lanes.page % a->ratio == 0;
+    const int32_t parts = clusters_available() ? SELECT_PARTS : 1, most = parts > 1 ? SELECT_SCORES : SELECT_ALONE;
+    return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows), SELECT_THREADS,
+                          sizeof(struct select_space) + sizeof(float) * (size_t)most, (unsigned)parts,
+                          index_select_kernel<D>, *a, parts, most, fast);
+}
+
+extern "C" cudaError_t cuda_index_select(cudaStream_t stream, const struct index_select_args *a, int rows)
+{
+    if (a->layout.index_dim <= 4 * SELECT_LANES)
+        return select_launch<4>(stream, a, rows);
+    if (a->layout.index_dim <= 8 * SELECT_LANES)
+        return select_launch<8>(stream, a, rows);
+    if (a->layout.index_dim <= 16 * SELECT_LANES)
+        return select_launch<16>(stream, a, rows);
+    return cudaErrorInvalidValue;
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Mamba-2 recurrence: a block a (lane, head, slice of S's rows); S stays in registers over all rows of the lane.
+//
+// Invariant: S changes by one row update at a time, in row order, by one piece of code for prompt rows, windows and folds;
+// saved rows are replaced by a second kernel, after all blocks have read the old ones.
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/recurrent.cuh"
+
+enum { MAMBA_T = 16, MAMBA_WARPS = 4, MAMBA_ROWS = MAMBA_WARPS * STATE_COLUMNS };
+
+static __host__ __device__ inline int64_t mamba_inner(const struct mamba_args *a)
+{
+    return (int64_t)a->heads * a->dim;
+}
+
+static __host__ __device__ inline int64_t mamba_shared(const struct mamba_args *a)
+{
+    return (int64_t)a->groups * a->state_dim;
+}
+
+static __host__ __device__ inline int64_t mamba_saved_width(const struct mamba_args *a)
+{
+    return mamba_inner(a) + mamba_shared(a) + a->heads;
+}
+
+DEVICE float *mamba_saved(const struct mamba_args *a, const struct lane *lane)
+{
+    return reinterpret_cast<float *>(lane->run + a->state) + mamba_inner(a) * a->state_dim;
+}
+
+DEVICE float mamba_dt(const struct mamba_args *a, float raw, int32_t head)
+{
+    const float dt = f_softplus(__fadd_rn(raw, a->dt_bias[head]));
+    return dt < a->dt_min ? a->dt_min : dt;
+}
+
+// MAMBA_T rows: b and c padded, x of the block's rows of S; dt (raw until it is finished) and the decay.
+struct mamba_stage {
+    float *b, *c, *x, *dt, *decay;
+};
+
+static __host__ __device__ inline int32_t mamba_stage_floats(int32_t padded)
+{
+    return MAMBA_T * (2 * padded + MAMBA_ROWS + 4);
+}
+
+DEVICE struct mamba_stage mamba_stage_at(float *shared, int32_t padded, int32_t which)
+{
+    struct mamba_stage s;
+    s.b = shared + which * mamba_stage_floats(padded);
+    s.c = s.b + MAMBA_T * padded;
+    s.x = s.c + MAMBA_T * padded;
+    s.dt = s.x + MAMBA_T * MAMBA_ROWS;
+    s.decay = s.dt + MAMBA_T;
+    return s;
+}
+
+// What a block works on: rows first .. first + width - 1 of S of its head.
+struct mamba_block {
+    int32_t head, first, width;
+    int64_t at, group; // offsets of x and of the head's group of B in a row
+    int64_t row, rows;
+    float rate;
+};
+
+DEVICE struct mamba_block mamba_block_of(const struct mamba_args *a, int32_t l)
+{
+    const int32_t slices = (int32_t)gridDim.x / a->heads;
+    struct mamba_block b;
+    b.head = (int32_t)blockIdx.x / slices;
+    b.first = (int32_t)blockIdx.x % slices * MAMBA_ROWS;
+    b.width = a->dim - b.first < MAMBA_ROWS ? a->dim - b.first : (int32_t)MAMBA_ROWS;
+    b.at = (int64_t)b.head * a->dim + b.first;
+    b.group = (int64_t)(b.head / (a->heads / a->groups)) * a->state_dim;
+    b.row = a->pass->lane_first[l];
+    b.rows = a->pass->lane_rows[l];
+    b.rate = -expf(a->a_log[b.head]);
+    return b;
+}
+
+// One row of one row of S: S <- decay S + dt x B^T; with READ the sum with c, in every thread of the row.
+template <int PER, bool READ>
+DEVICE float mamba_step(float *s, const float *b, const float *c, float step, float decay, int32_t part)
+{
+    const float4 *bs = reinterpret_cast<const float4 *>(b) + part, *cs = reinterpret_cast<const float4 *>(c) + part;
+    float out[4] = {};
+#pragma unroll
+    for (int m = 0; m < PER / 4; m++) {
+        const float4 t = bs[m * STATE_PARTS];
+        s[4 * m] = fmaf(step, t.x, f_mul(s[4 * m], decay));
+        s[4 * m + 1] = fmaf(step, t.y, f_mul(s[4 * m + 1], decay));
+        s[4 * m + 2] = fmaf(step, t.z, f_mul(s[4 * m + 2], decay));
+        s[4 * m + 3] = fmaf(step, t.w, f_mul(s[4 * m + 3], decay));
+        if constexpr (READ) {
+            const float4 u = cs[m * STATE_PARTS];
+            out[0] = fmaf(s[4 * m], u.x, out[0]);
+            out[1] = fmaf(s[4 * m + 1], u.y, out[1]);
+            out[2] = fmaf(s[4 * m + 2], u.z, out[2]);
+            out[3] = fmaf(s[4 * m + 3], u.w, out[3]);
+        }
+    }
+    return READ ? warp_sum<STATE_PARTS>(chain_sum(out)) : 0.0f;
+}
+
+template <int PER, bool STORE>
+DEVICE void mamba_move(const struct mamba_args *a, float *state, float *s, int32_t part, bool live)
+{
+    const bool wide = (a->state_dim % 4 | (int32_t)((uintptr_t)state & 15)) == 0;
+#pragma unroll
+    for (int m = 0; m < PER / 4; m++) {
+        const int32_t j = state_element(4 * m, part);
+        if (wide) {
+            float4 *place = reinterpret_cast<float4 *>(state + j);
+            if (STORE && live && j < a->state_dim)
+                *place = make_float4(s[4 * m], s[4 * m + 1], s[4 * m + 2], s[4 * m + 3]);
+            if (!STORE) {
+                const float4 t = live && j < a->state_dim ? *place : make_float4(0, 0, 0, 0);
+                s[4 * m] = t.x, s[4 * m + 1] = t.y, s[4 * m + 2] = t.z, s[4 * m + 3] = t.w;
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                if (STORE && live && j + n < a->state_dim)
+                    state[j + n] = s[4 * m + n];
+                if (!STORE)
+                    s[4 * m + n] = live && j + n < a->state_dim ? state[j + n] : 0.0f;
+            }
+        }
+    }
+}
+
+// Rows of the pass, or saved ones; returns before they are there.
+DEVICE void mamba_bring(const struct mamba_args *a, const struct mamba_block *b, const struct mamba_stage *s, int64_t r,
+                        int32_t n, int32_t padded)
+{
+    const float *c = a->c + r * a->ldc;
+    stage_rows<true>(s->b, padded, c + mamba_inner(a) + b->group, a->ldc, n, a->state_dim, padded);
+    stage_rows<true>(s->c, padded, c + mamba_inner(a) + mamba_shared(a) + b->group, a->ldc, n, a->state_dim, padded);
+    stage_rows<true>(s->x, MAMBA_ROWS, c + b->at, a->ldc, n, b->width, 0);
+    stage_rows<true>(s->dt, 1, a->dt + r * a->ldt + b->head, a->ldt, n, 1, 1);
+}
+
+DEVICE void mamba_bring_saved(const struct mamba_args *a, const struct mamba_block *b, const struct mamba_stage *s,
+                              const float *saved, int32_t n, int32_t padded)
+{
+    const int64_t ld = mamba_saved_width(a);
+    stage_rows<true>(s->b, padded, saved + mamba_inner(a) + b->group, ld, n, a->state_dim, padded);
+    stage_rows<true>(s->x, MAMBA_ROWS, saved + b->at, ld, n, b->width, 0);
+    stage_rows<true>(s->dt, 1, saved + mamba_inner(a) + mamba_shared(a) + b->head, ld, n, 1, 1);
+}
+
+template <int PER>
+__global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_constant__ struct mamba_args a)
+{
+    extern __shared__ __align__(16) float shared[];
+    constexpr int PADDED = STATE_PARTS * PER;
+    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS, i = threadIdx.x / STATE_PARTS;
+    pdl_wait();
+    pdl_trigger();
+    const struct lane *lane = a.lanes.lane[l];
+    if (!lane || a.pass->lane_rows[l] == 0)
+        return;
+    const struct mamba_block b = mamba_block_of(&a, l);
+    const bool live = i < b.width;
+    const int32_t fold = lane->fold;
+    float *home = reinterpret_cast<float *>(lane->run + a.state) + (b.at + i) * a.state_dim, state[PER];
+    mamba_move<PER, false>(&a, home, state, part, live);
+    if (fold > 0) {
+        const struct mamba_stage s = mamba_stage_at(shared, PADDED, 0);
+        mamba_bring_saved(&a, &b, &s, mamba_saved(&a, lane), fold, PADDED);
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        for (int32_t t = 0; t < fold; t++)
+            mamba_step<PER, false>(state, s.b + t * PADDED, s.b, f_mul(s.dt[t], live ? s.x[t * MAMBA_ROWS + i] : 0.0f),
+                                   expf(f_mul(b.rate, s.dt[t])), part);
+        __syncthreads();
+        if (!a.direct)
+            mamba_move<PER, true>(&a, home, state, part, live);
+    }
+    struct mamba_stage here = mamba_stage_at(shared, PADDED, 0);
+    mamba_bring(&a, &b, &here, b.row, (int32_t)(b.rows < MAMBA_T ? b.rows : MAMBA_T), PADDED);
+    __pipeline_commit();
+    for (int64_t at = 0, which = 0; at < b.rows; at += MAMBA_T, which ^= 1) {
+        const int64_t next = at + MAMBA_T, left = b.rows - next;
+        const int32_t n = (int32_t)(b.rows - at < MAMBA_T ? b.rows - at : MAMBA_T);
+        here = mamba_stage_at(shared, PADDED, (int32_t)which);
+        const struct mamba_stage there = mamba_stage_at(shared, PADDED, (int32_t)which ^ 1);
+        if (left > 0)
+            mamba_bring(&a, &b, &there, b.row + next, (int32_t)(left < MAMBA_T ? left : MAMBA_T), PADDED);
+        __pipeline_commit();
+        __pipeline_wait_prior(1);
+        __syncthreads();
+        if ((int32_t)threadIdx.x < n) {
+            const float dt = mamba_dt(&a, here.dt[threadIdx.x], b.head);
+            here.dt[threadIdx.x] = dt;
+            here.decay[threadIdx.x] = expf(f_mul(b.rate, dt));
+        }
+        __syncthreads();
+        float *y = a.y + (b.row + at) * a.ldy + b.at + i;
+        for (int32_t t = 0; t < n; t++) {
+            const float x = live ? here.x[t * MAMBA_ROWS + i] : 0.0f;
+            const float sum = mamba_step<PER, true>(state, here.b + t * PADDED, here.c + t * PADDED,
+                                                    f_mul(here.dt[t], x), here.decay[t], part);
+            if (part == 0 && live)
+                y[(int64_t)t * a.ldy] = fmaf(a.d[b.head], x, sum);
+        }
+        __syncthreads();
+    }
+    if (a.direct)
+        mamba_move<PER, true>(&a, home, state, part, live);
+}
+
+// A thread a number of a saved row.
+__global__ void __launch_bounds__(256) mamba_save_kernel(const __grid_constant__ struct mamba_args a)
+{
+    const int64_t r = blockIdx.y, i = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    const int64_t width = mamba_inner(&a) + mamba_shared(&a);
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.pass->rows || i >= mamba_saved_width(&a))
+        return;
+    const int32_t l = a.pass->lane[r];
+    float *saved = mamba_saved(&a, a.lanes.lane[l]) + (r - a.pass->lane_first[l]) * mamba_saved_width(&a);
+    const int32_t head = (int32_t)(i - width);
+    saved[i] = i < width ? a.c[r * a.ldc + i] : mamba_dt(&a, a.dt[r * a.ldt + head], head);
+}
+
+template <int PER> static cudaError_t mamba_launch(cudaStream_t stream, const struct mamba_args *a)
+{
+    const dim3 grid((unsigned)a->heads * blocks_for(a->dim, MAMBA_ROWS), (unsigned)a->lanes.count);
+    const size_t bytes = 2 * sizeof(float) * (size_t)mamba_stage_floats(STATE_PARTS * PER);
+    return launch(stream, grid, MAMBA_WARPS * WARP, bytes, mamba_kernel<PER>, *a);
+}
+
+extern "C" cudaError_t cuda_mamba(cudaStream_t stream, const struct mamba_args *a, int rows)
+{
+    cudaError_t error = cudaErrorInvalidValue;
+    if (a->state_dim <= 32)
+        error = mamba_launch<8>(stream, a);
+    else if (a->state_dim <= 64)
+        error = mamba_launch<16>(stream, a);
+    else if (a->state_dim <= 128)
+        error = mamba_launch<32>(stream, a);
+    else if (a->state_dim <= 256)
+        error = mamba_launch<64>(stream, a);
+    if (error == cudaSuccess && !a->direct)
+        error =
+            launch(stream, dim3(blocks_for(mamba_saved_width(a), 256), (unsigned)rows), 256, 0, mamba_save_kernel, *a);
+    return error;
+}
