@@ -93,6 +93,7 @@ function Emit:assign(target, leaf, declared)
         if self.macros[target.name] and self.scope:find(target.name).level == 0 then
             self:fail(target, "unsupported: the macro %s is also a variable", target.name)
         end
+        if leaf == self:variable(target.name, target) then return end
         self:line("%s%s = %s;", declared and "struct value " or "", self:variable(target.name, target), leaf)
         if declared then self:line("(void)%s;", self:variable(target.name, target)) end
     elseif target.k == "SetAttribute" then

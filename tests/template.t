@@ -376,6 +376,7 @@ refusals()
 if build() then
     command_line()
     local cases = #cjson.decode(read(FIXTURES .. "snippets.json")).cases
+    ok(tap("arguments") == 11, "the arguments of chat_render were checked")
     ok(tap("snippets " .. FIXTURES .. "snippets.json") == cases, "every snippet was rendered")
     local conversations = #cjson.decode(read(FIXTURES .. "conversations.json"))
     for _, family in ipairs(FAMILIES) do

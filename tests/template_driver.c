@@ -3,6 +3,7 @@
 // Renders compiled chat templates and compares every byte with what Jinja2 made of the same input. tests/template.t compiles the
 // templates of tests/fixtures/templates into the tables below and links them with this.
 //     driver snippets FILE.json | driver family NAME CONVERSATIONS.json EXPECTED.json | driver render NAME CONVERSATION.json
+//     driver arguments
 // Invariant: prints one TAP line for each case (without the plan, which the script prints), and exits 0 unless it cannot run.
 
 #include "runtime/chat.h"
@@ -164,6 +165,48 @@ static void run_render(const char *name, const char *path)
     json_decref(conversation);
 }
 
+static void check(bool condition, const char *name)
+{
+    printf("%s - %s\n", condition ? "ok" : "not ok", name);
+}
+
+// chat_render refuses what is not a conversation, before any template runs; chat_trusted at the edges of segments.
+static void run_arguments(void)
+{
+    struct error error = {0};
+    char *text = NULL;
+    size_t bytes = 0;
+    json_t *list = json_array(), *number = json_integer(1), *extra = json_pack("{s:[]}", "messages");
+    const struct chat_template *templ = family("embedded");
+    check(!chat_present(), "a build without template says so");
+    check(!chat_render(list, NULL, NULL, true, &text, &bytes, &error) && strstr(error.text, "no chat template"),
+          "and renders nothing");
+    check(!chat_render_with(templ, number, NULL, NULL, true, 0, &text, &bytes, NULL, NULL, &error) &&
+              strstr(error.text, "messages: expected an array"),
+          "messages must be an array");
+    check(!chat_render_with(templ, list, number, NULL, true, 0, &text, &bytes, NULL, NULL, &error) &&
+              strstr(error.text, "tools: expected an array"),
+          "tools must be an array");
+    check(!chat_render_with(templ, list, NULL, number, true, 0, &text, &bytes, NULL, NULL, &error) &&
+              strstr(error.text, "expected an object"),
+          "extra arguments must be an object");
+    check(!chat_render_with(templ, list, NULL, extra, true, 0, &text, &bytes, NULL, NULL, &error) &&
+              strstr(error.text, "'messages' cannot be given"),
+          "extra arguments cannot replace the messages");
+    check(chat_render_with(templ, list, NULL, NULL, true, 0, &text, &bytes, NULL, NULL, &error) && bytes == 22,
+          "no messages, no segments asked for");
+    free(text);
+    json_decref(list);
+    json_decref(number);
+    json_decref(extra);
+    const struct chat_segment s[3] = {{0, 4, true}, {4, 6, false}, {6, 9, true}};
+    check(chat_trusted(s, 3, 0, 4) && chat_trusted(s, 3, 6, 9) && chat_trusted(s, 3, 1, 2), "inside trusted segments");
+    check(!chat_trusted(s, 3, 3, 5) && !chat_trusted(s, 3, 4, 6) && !chat_trusted(s, 3, 5, 7),
+          "touching an untrusted one");
+    check(!chat_trusted(s, 3, 0, 9) && !chat_trusted(s, 3, 8, 10) && !chat_trusted(s, 0, 0, 1), "past the end");
+    check(chat_trusted(s, 3, 5, 5), "an empty range");
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && !strcmp(argv[1], "snippets"))
@@ -172,6 +215,8 @@ int main(int argc, char **argv)
         run_family(argv[2], argv[3], argv[4]);
     else if (argc == 4 && !strcmp(argv[1], "render"))
         run_render(argv[2], argv[3]);
+    else if (argc == 2 && !strcmp(argv[1], "arguments"))
+        run_arguments();
     else {
         fprintf(stderr, "usage: see the head of tests/template_driver.c\n");
         return 1;
