@@ -108,7 +108,7 @@ ok $? "other ids give other bits"
 [ -z "$(find "$scratch" -name '*.part')" ]
 ok $? "no partial file is left"
 echo kept >"$scratch/kept"
-run eval --quiet --tokens "1,$vocabulary" --out "$scratch/kept"
+run eval --quiet --tokens "$ids" --context 32 --out "$scratch/kept"
 [ $? = 2 ] && [ "$(cat "$scratch/kept")" = kept ]
 ok $? "a refused request leaves an old file alone"
 
