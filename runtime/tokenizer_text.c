@@ -7,10 +7,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-// The code point before the first Hangul final: a starter that composes with nothing. Some versions of utf8proc drop it after a
-// syllable, so it is kept out of their sight.
-#define BEFORE_FINALS 0x11A7
-
 enum sequence { SEQUENCE_GOOD, SEQUENCE_BAD, SEQUENCE_CUT };
 
 bool scratch_reserve(struct scratch *scratch, size_t count, size_t size)
@@ -157,9 +153,37 @@ static bool surely_nfc(const char *text, size_t bytes)
     return true;
 }
 
+// The tables that tokenizers of published checkpoints normalise by are those of Unicode 9.0. What later versions gave a combining
+// class or a composition is a plain starter to them, so it is kept out of utf8proc's sight, whichever version that has. U+11A7,
+// before the Hangul finals, composes with nothing, but some versions of utf8proc drop it after a syllable. In order.
+static const struct {
+    int32_t first, last;
+} apart[] = {{0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
+             {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x11A7, 0x11A7},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},
+             {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x105C0, 0x105F3}, {0x10D24, 0x10D27}, {0x10D69, 0x10D6D},
+             {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070},
+             {0x1133B, 0x1133B}, {0x11380, 0x113E2}, {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930},
+             {0x11935, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+             {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97},
+             {0x11F41, 0x11F42}, {0x16100, 0x16139}, {0x16D40, 0x16D79}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F},
+             {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}, {0x1E5EE, 0x1E5EF}};
+
+static bool stands_apart(int32_t code)
+{
+    size_t low = 0, high = sizeof apart / sizeof *apart;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (apart[middle].last < code)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < sizeof apart / sizeof *apart && apart[low].first <= code;
+}
+
 static int combining_class(int32_t code)
 {
-    return utf8proc_get_property(code)->combining_class;
+    return code < 0x300 || stands_apart(code) ? 0 : utf8proc_get_property(code)->combining_class;
 }
 
 // Canonical order: the marks between two starters by combining class, equal ones as they were. A count for each class keeps a
@@ -204,6 +228,10 @@ bool text_nfc(const char *text, size_t bytes, struct scratch *codes, struct scra
     for (size_t at = 0; at < bytes; at += length) {
         int boundary = 0;
         int32_t code = (int32_t)utf8_code(text + at, &length);
+        if (stands_apart(code)) {
+            decomposed[count++] = code;
+            continue;
+        }
         utf8proc_ssize_t made = utf8proc_decompose_char(code, decomposed + count, (utf8proc_ssize_t)(room - count),
                                                         UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundary);
         if (made < 0 || (size_t)made > room - count)
@@ -216,8 +244,8 @@ bool text_nfc(const char *text, size_t bytes, struct scratch *codes, struct scra
     uint8_t *write = result->data;
     for (size_t first = 0, last; first < count; first = last) {
         last = first + 1;
-        if (decomposed[first] != BEFORE_FINALS)
-            while (last < count && decomposed[last] != BEFORE_FINALS)
+        if (!stands_apart(decomposed[first]))
+            while (last < count && !stands_apart(decomposed[last]))
                 last++;
         utf8proc_ssize_t composed = utf8proc_normalize_utf32(decomposed + first, (utf8proc_ssize_t)(last - first),
                                                              UTF8PROC_COMPOSE | UTF8PROC_STABLE);
