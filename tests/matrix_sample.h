@@ -177,7 +177,7 @@ static double sample_value(const struct sample *s, int64_t row, int64_t k, doubl
         break;
     }
     case ENC_NVFP4:
-        v = sample_float(s->codes[at / 2] >> (k % 2 * 4) & 15u, 2, 1, 1) *
+        v = sample_float((uint32_t)s->codes[at / 2] >> (k % 2 * 4) & 15u, 2, 1, 1) *
             sample_float(s->scales[row * groups + k / 16], 4, 3, 7);
         break;
     case ENC_MXFP8:

@@ -85,17 +85,17 @@ static uint32_t get_bits(const uint8_t *panel, int32_t bits, int64_t o, int64_t 
     if (bits == 8)
         return block[r / 4 * 64 + o * 4 + b];
     if (bits & 4) {
-        q = (block[r / 8 * 64 + o * 4 + b] >> (r % 8 / 4 * 4)) & 15u;
+        q = (uint32_t)block[r / 8 * 64 + o * 4 + b] >> (r % 8 / 4 * 4) & 15u;
         block += 4 * 64;
         at = 4;
     }
     if (bits & 2) {
-        q |= ((block[r / 16 * 64 + o * 4 + b] >> (r % 16 / 4 * 2)) & 3u) << at;
+        q |= ((uint32_t)block[r / 16 * 64 + o * 4 + b] >> (r % 16 / 4 * 2) & 3u) << at;
         block += 2 * 64;
         at += 2;
     }
     if (bits & 1)
-        q |= ((block[o * 4 + b] >> (r / 4)) & 1u) << at;
+        q |= ((uint32_t)block[o * 4 + b] >> (r / 4) & 1u) << at;
     return q;
 }
 
@@ -104,15 +104,13 @@ static int64_t byte_place(int64_t o, int64_t k)
     return k / 4 * 64 + o / 4 * 16 + k % 4 / 2 * 8 + o % 4 * 2 + k % 2;
 }
 
-// Bits first .. first + count - 1 of a stream of little-endian uint32.
+// Bits first .. first + count - 1 (at most 8) of a stream of little-endian uint32.
 static uint32_t stream_bits(const uint8_t *stream, int64_t first, int32_t count)
 {
-    uint32_t q = 0;
-    for (int32_t i = 0; i < count; i++) {
-        int64_t at = first + i;
-        q |= (uint32_t)((stream[at / 8] >> (at % 8)) & 1u) << i;
-    }
-    return q;
+    uint32_t u = stream[first / 8];
+    if (first % 8 + count > 8)
+        u |= (uint32_t)stream[first / 8 + 1] << 8;
+    return u >> (first % 8) & ((1u << count) - 1u);
 }
 
 static uint32_t source_code(const struct weight *w, const struct panel_source *s, int64_t row, int64_t k)
@@ -122,7 +120,7 @@ static uint32_t source_code(const struct weight *w, const struct panel_source *s
     case NUMBER_U32:
         return stream_bits(codes + row * ((int64_t)w->k * w->bits / 8), k * w->bits, w->bits);
     case NUMBER_FP4:
-        return (codes[(row * w->k + k) / 2] >> (k % 2 * 4)) & 15u;
+        return (uint32_t)codes[(row * w->k + k) / 2] >> (k % 2 * 4) & 15u;
     case NUMBER_GPTQ:
         return number_u32(codes, k / 8 * s->rows + row) >> (k % 8 * 4) & 15u;
     case NUMBER_E4M3:

@@ -151,7 +151,7 @@ void row_decode(int32_t encoding, int32_t bits, int32_t group, int32_t k, const 
             out[i] *= factor;
             break;
         case ENC_NVFP4:
-            out[i] = number_e2m1(row[i / 2] >> (i % 2 * 4) & 15u) * number_e4m3(scales[i / 16]) * factor;
+            out[i] = number_e2m1((uint32_t)row[i / 2] >> (i % 2 * 4) & 15u) * number_e4m3(scales[i / 16]) * factor;
             break;
         case ENC_MXFP8:
             out[i] = number_e4m3(row[i]) * ldexpf(1.0f, scales[i / 32] - 127) * factor;
