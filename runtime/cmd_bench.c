@@ -84,12 +84,12 @@ static bool profile(struct bench *b, struct error *error)
     int count = 0;
     bool ok = open_stream(b, &stream, 0, b->prompt, error) && stream_next(stream, ids, &count, error) &&
               stream_next(stream, ids, &count, error);
-    b->engine->exec.seconds = b->seconds;
+    exec_profile(b->engine->exec, b->seconds);
     double start = cli_seconds();
     for (int i = 0; ok && i < BENCH_PROFILED; i++)
         ok = stream_next(stream, ids, &count, error);
     b->round_seconds = (cli_seconds() - start) / BENCH_PROFILED;
-    b->engine->exec.seconds = NULL;
+    exec_profile(b->engine->exec, NULL);
     stream_close(stream);
     for (int i = 0; i < b->program->launches; i++) {
         b->seconds[i] /= BENCH_PROFILED;
