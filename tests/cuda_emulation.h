@@ -252,6 +252,25 @@ static inline float __shfl_xor_sync(uint32_t, float v, int mask)
     return v;
 }
 
+static inline uint32_t __ballot_sync(uint32_t, bool vote)
+{
+    unsigned int warp = threadIdx.x / 32;
+    emulation.operand[warp][threadIdx.x % 32][0] = vote;
+    __syncwarp();
+    uint32_t all = 0;
+    for (int i = 0; i < 32; i++)
+        all |= emulation.operand[warp][i][0] << i;
+    __syncwarp();
+    return all;
+}
+#define __popc(u)          __builtin_popcount(u)
+#define __fadd_rn(a, b)    ((a) + (b))
+#define __fsub_rn(a, b)    ((a) - (b))
+#define __fmul_rn(a, b)    ((a) * (b))
+#define __fdiv_rn(a, b)    ((a) / (b))
+#define __fmaf_rn(a, b, c) fmaf(a, b, c)
+#define __fsqrt_rn(a)      sqrtf(a)
+
 static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
