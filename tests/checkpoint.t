@@ -185,6 +185,8 @@ matrix_refuses("fp8 scales of integers", "expected scales of dtype F32 or BF16 o
     parts(M, (e.fp8(16, 64)), function(p) p.weight_scale = { "I32", { 1 }, ("\0"):rep(4) } end))
 matrix_refuses("E5M2", "is an encoding that no kernel reads", { tensor(M .. ".weight", "F8_E5M2", { 16, 64 }) })
 matrix_refuses("affine without scales", "without scales", parts(M, (e.affine(16, 64, 4, 32)), function(p) p.scales = nil end))
+matrix_refuses("affine with scales of another shape", "expected scales of shape %[%.%., 16, groups%] for weights U32 %[16, 8%], found BF16 %[8, 4%]",
+    parts(M, (e.affine(16, 64, 4, 32)), function(p) p.scales = { "BF16", { 8, 4 }, ("\0"):rep(64) } end))
 matrix_refuses("affine without biases", "without biases", parts(M, (e.affine(16, 64, 4, 32)), function(p) p.biases = nil end))
 matrix_refuses("affine of 7 bits", "holds no 2, 3, 4, 5, 6 or 8 bits", { tensor(M .. ".weight", "U32", { 16, 14 }), tensor(M .. ".scales", "BF16", { 16, 2 }) })
 matrix_refuses("affine with groups of 8", "groups of 8 are not supported",
