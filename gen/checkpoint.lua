@@ -442,8 +442,11 @@ function Census:rows(ask)
     end
     local modules, pieces, total = {}, {}, 0
     for i, base in ipairs(shard_names(self, ask)) do
-        local module = recognise(self, base, ask.dim, nil, base:match("^(.*)%.[^.]+$")) or absent(self, base)
-        local first = modules[1] or module
+        local stem = base:match("^(.*)%.[^.]+$")
+        local module = recognise(self, base, ask.dim, nil, stem) or absent(self, base)
+        local first, factor = modules[1] or module, stem and self.names[stem .. ".weight_scale"]
+        -- some MLX repacks scale the whole table once more
+        if module.encoding == "affine" and factor and factor.elements == 1 then module.global = factor end
         if module.encoding ~= first.encoding or module.bits ~= first.bits or module.group ~= first.group then
             fail("tensor %s: is stored as %s, but %s as %s", show(module.data.name), module.encoding, show(first.data.name), first.encoding)
         end

@@ -342,7 +342,7 @@ function encodings.settle(record, module, runs)
     if module.channel or (module.encoding == "fp8_block" and (record.kind == "rows" or runs and not whole_tiles(runs))) then
         record.encoding, record.bits, record.group = "f32", 32, 0
     end
-    record.global = encodings.has_global(record.encoding)
+    record.global = encodings.has_global(record.encoding) or record.kind == "rows" and module.global ~= nil
     return record
 end
 

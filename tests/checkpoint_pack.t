@@ -117,7 +117,9 @@ local MAKERS <const> = {
     { "affine", function(n, k) return e.affine(n, k, 4, 32) end },
 }
 
-for _, maker in ipairs(MAKERS) do
+local SINGLE <const> = { { "int4", function(n, k) return e.int4(n, k, 32) end }, table.unpack(MAKERS) }
+
+for _, maker in ipairs(SINGLE) do
     local prefix = next_name("mlp.experts")
     for _, which in ipairs({ "gate", "up", "down" }) do
         local modules, values = make_experts(24, 64, maker[2])
@@ -176,6 +178,11 @@ end
 table_of("bf16", 30, 16, e.bf16)
 table_of("fp8", 30, 16, function(n, k) return e.fp8_rows(n, k, 0.03125) end, { "weight_scale", "BF16", string.pack("<I2", 0x3d00) })
 table_of("nvfp4", 30, 32, function(n, k) return e.nvfp4(n, k, "table", 0.125) end, { "weight_scale_2", "F32", string.pack("<f", 0.125) })
+table_of("affine with a factor", 30, 64, function(n, k)
+    local parts, values = e.affine(n, k, 4, 32)
+    for i = 1, n * k do values[i] = values[i] * 0.03125 end
+    return parts, values
+end, { "weight_scale", "F32", string.pack("<f", 0.03125) })
 table_of("affine", 30, 64, function(n, k) return e.affine(n, k, 4, 32) end)
 do
     local parts, values = e.affine(50, 64, 4, 64)
