@@ -153,11 +153,18 @@ VEC_INLINE void decode_block_codes(const uint8_t *block, int bits, vf scale, vf 
     }
 }
 
-// fp32 of E2M1 codes in the low 4 bits of each lane: the bits at fp32's place, scaled by 2^(127 - 1).
-VEC_INLINE vf e2m1_float(vi q)
+// fp32 of the E2M1 codes in bits at .. at + 3 of each lane.
+VEC_INLINE vf e2m1_float(vi v, int at)
 {
+#if defined(__AVX512F__)
+    const vf value = _mm512_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+    return _mm512_permutexvar_ps(vi_srl(v, at), value);
+#else
+    // the bits at fp32's place, scaled by 2^(127 - 1)
+    vi q = vi_srl(v, at);
     vf magnitude = vf_mul(vf_bits(vi_sll(vi_and(q, vi_set1(7)), 22)), vf_set1(0x1p126f));
     return vf_bits(vi_or(vi_bits(magnitude), vi_sll(vi_and(q, vi_set1(8)), 28)));
+#endif
 }
 
 // scale: the 32 bytes of the block's two groups.
@@ -169,12 +176,9 @@ VEC_INLINE void decode_block_nvfp4(const uint8_t *block, const uint8_t *scale, f
 #pragma GCC unroll 8
 #endif
         for (int j = 4 * g; j < 4 * g + 4; j++) {
-            vi q = code_bytes(block, 4, j);
-#if defined(__AVX2__)
-#pragma GCC unroll 8
-#endif
+            vi line = vi_load(block + j / 2 * 64);
             for (int b = 0; b < 4; b++)
-                vf_store(out + (4 * j + b) * 16, vf_mul(e2m1_float(vi_srl(q, 8 * b)), s));
+                vf_store(out + (4 * j + b) * 16, vf_mul(e2m1_float(line, 8 * b + j % 2 * 4), s));
         }
     }
 }

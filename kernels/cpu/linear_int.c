@@ -125,44 +125,65 @@ VEC_INLINE void nvfp4_rows(const struct panel *p, int R, const struct row_view *
         vf_store(sums + r * PANEL, vf_mul(total[r], vf_set1(0x1p57f)));
 }
 
-VEC_INLINE void rows_by_bits(const struct panel *p, int R, const struct row_view *v, const int32_t *rows, float *sums)
+// Blocks of rows for the widths that are common.
+VEC_INLINE void codes_blocks(const struct panel *p, int bits, const struct row_view *v, const int32_t *rows, int count,
+                             float *sums)
 {
-    if (p->encoding == ENC_NVFP4) {
-        nvfp4_rows(p, R, v, rows, sums);
-        return;
+    for (; count >= BLOCK_ROWS; count -= BLOCK_ROWS, rows += BLOCK_ROWS, sums += BLOCK_ROWS * PANEL)
+        codes_rows(p, bits, BLOCK_ROWS, v, rows, sums);
+    if (count >= 2) {
+        codes_rows(p, bits, 2, v, rows, sums);
+        count -= 2;
+        rows += 2;
+        sums += 2 * PANEL;
     }
+    if (count)
+        codes_rows(p, bits, 1, v, rows, sums);
+}
+
+static void nvfp4_blocks(const struct panel *p, const struct row_view *v, const int32_t *rows, int count, float *sums)
+{
+    for (; count >= BLOCK_ROWS; count -= BLOCK_ROWS, rows += BLOCK_ROWS, sums += BLOCK_ROWS * PANEL)
+        nvfp4_rows(p, BLOCK_ROWS, v, rows, sums);
+    if (count >= 2) {
+        nvfp4_rows(p, 2, v, rows, sums);
+        count -= 2;
+        rows += 2;
+        sums += 2 * PANEL;
+    }
+    if (count)
+        nvfp4_rows(p, 1, v, rows, sums);
+}
+
+// One row of the rarer widths.
+static void codes_row(const struct panel *p, const struct row_view *v, const int32_t *row, float *sums)
+{
     switch (p->bits) {
     case 2:
-        codes_rows(p, 2, R, v, rows, sums);
+        codes_rows(p, 2, 1, v, row, sums);
         break;
     case 3:
-        codes_rows(p, 3, R, v, rows, sums);
-        break;
-    case 4:
-        codes_rows(p, 4, R, v, rows, sums);
+        codes_rows(p, 3, 1, v, row, sums);
         break;
     case 5:
-        codes_rows(p, 5, R, v, rows, sums);
-        break;
-    case 6:
-        codes_rows(p, 6, R, v, rows, sums);
+        codes_rows(p, 5, 1, v, row, sums);
         break;
     default:
-        codes_rows(p, 8, R, v, rows, sums);
+        codes_rows(p, 6, 1, v, row, sums);
     }
 }
 
 void ISA_SYM(digits_panel)(const struct panel *p, const struct row_view *v, const int32_t *rows, int count, float *sums)
 {
-    int r = 0;
-    for (; r + BLOCK_ROWS <= count; r += BLOCK_ROWS)
-        rows_by_bits(p, BLOCK_ROWS, v, rows + r, sums + r * PANEL);
-    if (r + 2 <= count) {
-        rows_by_bits(p, 2, v, rows + r, sums + r * PANEL);
-        r += 2;
-    }
-    if (r < count)
-        rows_by_bits(p, 1, v, rows + r, sums + r * PANEL);
+    if (p->encoding == ENC_NVFP4)
+        nvfp4_blocks(p, v, rows, count, sums);
+    else if (p->bits == 4)
+        codes_blocks(p, 4, v, rows, count, sums);
+    else if (p->bits == 8)
+        codes_blocks(p, 8, v, rows, count, sums);
+    else
+        for (int r = 0; r < count; r++)
+            codes_row(p, v, rows + r, sums + r * PANEL);
 }
 
 #endif
