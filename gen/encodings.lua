@@ -238,6 +238,7 @@ local METHODS <const> = {
     ["compressed-tensors"] = { float = true, nvfp4 = true, mxfp8 = true, fp8 = true, fp8_block = true, int4 = true },
     ["gptq"] = { float = true, int4 = true, fp8 = true },
     ["auto-round"] = { float = true, int4 = true, fp8 = true, nvfp4 = true, mxfp8 = true },
+    ["auto_round"] = { float = true, int4 = true, fp8 = true, nvfp4 = true, mxfp8 = true },
     ["mlx"] = { float = true, affine = true, nvfp4 = true, mxfp8 = true },
 }
 
