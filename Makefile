@@ -75,7 +75,7 @@ HAVE_WEIGHTS = $(if $(RECIPE),,$(wildcard $(SRC)/*.safetensors))
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-all: $(DIR)/$(NAME) $(if $(CHECKPOINT),$(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack))
+all: $(DIR)/$(NAME) $(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack $(if $(filter cpu,$(TARGET)),$(DIR)/$(NAME).check))
 
 help:
 	@sed -n '3,8s/^# *//p' Makefile
@@ -138,6 +138,10 @@ $(B)/packer: $(PACKER_OBJECTS)
 
 $(DIR)/$(NAME).pack: $(GEN)/stamp $(B)/packer
 	@if [ ! -f $@ ] || [ $(GEN)/pack.plan -nt $@ ]; then $(B)/packer $(GEN)/pack.plan $@; fi
+
+# Reference rows for `check`, made by the portable kernels of this build.
+$(DIR)/$(NAME).check: $(DIR)/$(NAME) $(DIR)/$(NAME).pack
+	@$(DIR)/$(NAME) check --record $@ >/dev/null
 
 run: all
 	@$(DIR)/$(NAME) run -p "$(PROMPT)"

@@ -95,8 +95,9 @@ end
 
 -- ---- files -------------------------------------------------------------------------------------------------------------------
 
+-- Bytes and flops of an op in a full pass of one lane.
 local function facts(op, program)
-    local rows = program.capacity[op.pass]
+    local rows = math.max(1, program.capacity[op.pass] // program.lanes)
     if op.facts.row then op.facts.row_bytes = op.facts.row.entry.row_bytes ~= nil and op.facts.row.entry.row_bytes or 0 end
     if op.facts.weights then
         op.facts.weight_bytes = 0

@@ -216,7 +216,8 @@ function graph.build(family, c, census, sizes, options)
         for _, op in ipairs(ops) do
             if op.name == "linear" then m:finish_linear(op) end
         end
-        model.programs[#model.programs + 1] = { name = name, class = class, capacity = capacity, direct = direct, drafts = drafts, ops = ops }
+        model.programs[#model.programs + 1] = { name = name, class = class, capacity = capacity, direct = direct, drafts = drafts,
+            ops = ops, lanes = class == "decode" and lanes or 1 }
     end
     local chunk = { trunk = options.chunk, head = options.chunk }
     program("plain_prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, false) end)

@@ -155,15 +155,19 @@ local function run()
     local tokenizer, template = require "tokenizer", require "template"
     local tokenizer_file = o.tokenizer or o.checkpoint .. "/tokenizer.json"
     if o.tokenizer or exists(tokenizer_file) then
-        local settings = o.checkpoint .. "/tokenizer_config.json"
+        local settings = (o.tokenizer and (o.tokenizer:match("^(.*/)[^/]*$") or "./") or o.checkpoint .. "/") .. "tokenizer_config.json"
         local compiled = tokenizer.compile(tokenizer_file, exists(settings) and settings or nil)
+        if compiled.vocabulary > c.vocab_size then
+            io.stderr:write(string.format("pianola: note: %s has %d tokens, the model %d; prompts with the others are refused\n",
+                tokenizer_file, compiled.vocabulary, c.vocab_size))
+        end
         write_with(o.out .. "/tokenizer_tables.c", function(path) tokenizer.emit(compiled, path) end)
     else
         write_with(o.out .. "/tokenizer_tables.c", tokenizer.emit_none)
     end
     local source, name = report.template_source(o.checkpoint)
     if source then
-        local compiled = template.compile(source, name)
+        local compiled = template.compile(source, name, template.constants(report.tokenizer_settings(o.checkpoint)))
         write_with(o.out .. "/template.c", function(path) template.emit(compiled, path) end)
     else
         write_with(o.out .. "/template.c", template.emit_none)

@@ -42,7 +42,11 @@ function report.facts(model)
     return list
 end
 
--- The chat template: a file of its own, or the one inside tokenizer_config.json. Returns text and name, or nothing.
+-- tokenizer_config.json, decoded; nil when there is none.
+function report.tokenizer_settings(dir) return config.read_json(dir .. "/tokenizer_config.json", false) end
+
+-- The chat template: a file of its own, or the one inside tokenizer_config.json (of several, the one named default). Returns text
+-- and name, or nothing.
 function report.template_source(dir)
     local path = dir .. "/chat_template.jinja"
     local f = io.open(path, "rb")
@@ -51,8 +55,13 @@ function report.template_source(dir)
         f:close()
         return text, path
     end
-    local settings = config.read_json(dir .. "/tokenizer_config.json", false)
+    local settings = report.tokenizer_settings(dir)
     local text = settings and settings.chat_template
+    if type(text) == "table" then
+        for _, entry in ipairs(text) do
+            if type(entry) == "table" and entry.name == "default" then text = entry.template end
+        end
+    end
     if type(text) == "string" then return text, dir .. "/tokenizer_config.json" end
 end
 

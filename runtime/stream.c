@@ -189,7 +189,7 @@ bool stream_next(struct stream *s, int32_t out[16], int *count, struct error *er
     struct lane *lane = s->slot->lane;
     int room = e->context - lane->length;
     *count = 0;
-    if (room <= 0)
+    if (room <= 0 && s->started)
         return true;
     double start = engine_seconds();
     if (!s->started) {

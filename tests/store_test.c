@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The graph store over a toy program: first sight eager, second captured, then replayed; budgets; failed captures; and red
+// controls: a key without its table or generation replays a graph with another lane's table, and the test sees it.
+
+#include "graphs/store.h"
+#include "runtime/pool.h"
+#include <stdlib.h>
+#include <string.h>
+
+static int tests, failures;
+
+static void ok(bool good, const char *name)
+{
+    tests++;
+    failures += !good;
+    printf("%s %d - %s\n", good ? "ok" : "not ok", tests, name);
+}
+
+// The toy program adds the bound lane's table entry to the result through one real kernel: `add` with the table as addend.
+static float total[1];
+static float tables[3][1] = {{1}, {10}, {100}};
+static struct pass pass = {.rows = 1};
+
+static void emit(struct exec *e, const struct bind *b)
+{
+    struct add_args args = {
+        .pass = &pass, .width = 1, .ldx = 1, .ldy = 1, .x = total, .y = (const float *)(const void *)b->lanes.table[0]};
+    exec_launch(e, KERNEL_add, &args, sizeof args, 0, 1);
+}
+
+static const struct program toy = {.name = "toy", .rows = 1, .launches = 1, .emit = emit};
+static const struct program other = {.name = "other", .rows = 1, .launches = 1, .emit = emit};
+
+struct scene {
+    struct exec *exec;
+    struct graph_store *store;
+};
+
+static float run(struct scene *s, const struct program *program, int table, uint64_t generation, int draft)
+{
+    struct bind b = {.lanes = {.count = 1, .table = {(const uint32_t *)(const void *)tables[table]}}};
+    struct graph_key key = {.program = program,
+                            .lanes = 1,
+                            .rows = 1,
+                            .generation = generation,
+                            .draft = {draft},
+                            .table = {b.lanes.table[0]}};
+    total[0] = 0;
+    graph_store_run(s->store, s->exec, &key, &b);
+    return total[0];
+}
+
+static struct scene open_scene(int64_t bytes, int count)
+{
+    struct error error;
+    struct exec_options options = {.isa = "portable", .threads = 1};
+    struct scene s = {exec_open(&options, &error), graph_store_open(bytes, count)};
+    if (!s.exec || !s.store)
+        exit(1);
+    return s;
+}
+
+static void close_scene(struct scene *s)
+{
+    graph_store_close(s->store);
+    exec_close(s->exec);
+}
+
+static void order_of_sights(void)
+{
+    struct scene s = open_scene(1 << 20, 8);
+    const struct graph_counters *c = graph_store_counters(s.store);
+    ok(run(&s, &toy, 0, 1, 1) == 1 && c->eager == 1 && c->captured == 0, "first sight runs eagerly");
+    ok(run(&s, &toy, 0, 1, 1) == 1 && c->captured == 1 && c->replayed == 1,
+       "second sight is captured and gives the same");
+    ok(run(&s, &toy, 0, 1, 1) == 1 && c->replayed == 2 && c->eager == 1, "third sight replays");
+    ok(run(&s, &toy, 1, 1, 1) == 10 && c->eager == 2, "another table is another key");
+    ok(run(&s, &toy, 0, 2, 1) == 1 && c->eager == 3, "another generation is another key");
+    ok(run(&s, &toy, 0, 1, 2) == 1 && c->eager == 4, "another draft is another key");
+    ok(run(&s, &other, 0, 1, 1) == 1 && c->eager == 5, "another program is another key");
+    close_scene(&s);
+}
+
+static void budgets(void)
+{
+    struct scene s = open_scene(1 << 20, 2);
+    const struct graph_counters *c = graph_store_counters(s.store);
+    for (int t = 0; t < 3; t++) {
+        run(&s, &toy, t, 1, 1);
+        run(&s, &toy, t, 1, 1);
+    }
+    ok(c->captured == 3 && c->evicted == 1, "the least recently used graph leaves when the count is full");
+    ok(run(&s, &toy, 1, 1, 1) == 10 && run(&s, &toy, 2, 1, 1) == 100 && c->captured == 3,
+       "the younger ones are still held");
+    graph_store_clear(s.store);
+    ok(graph_store_bytes(s.store) == 0, "clearing gives every byte back");
+    close_scene(&s);
+    s = open_scene(16, 8);
+    run(&s, &toy, 0, 1, 1);
+    ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->failed == 1 &&
+           graph_store_counters(s.store)->eager == 2,
+       "a graph larger than the budget: eager, with the same result");
+    close_scene(&s);
+}
+
+static void failed_capture(void)
+{
+    struct scene s = open_scene(1 << 20, 8);
+    graph_test_fail_capture = 1;
+    run(&s, &toy, 0, 1, 1);
+    ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->failed == 1,
+       "a failed capture: eager, with the same result");
+    graph_test_fail_capture = 0;
+    ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->captured == 1, "and captured when it can be");
+    close_scene(&s);
+}
+
+static void warm(void)
+{
+    struct scene s = open_scene(1 << 20, 8);
+    struct bind b = {.lanes = {.count = 1, .table = {(const uint32_t *)(const void *)tables[1]}}};
+    struct graph_key key = {
+        .program = &toy, .lanes = 1, .rows = 1, .generation = 1, .draft = {1}, .table = {b.lanes.table[0]}};
+    total[0] = 0;
+    graph_store_warm(s.store, s.exec, &key, &b);
+    ok(total[0] == 0, "warming captures and does not run");
+    ok(run(&s, &toy, 1, 1, 1) == 10 && graph_store_counters(s.store)->replayed == 1,
+       "a warmed key replays at first sight");
+    close_scene(&s);
+}
+
+// The faults that the key must catch: each control is seen to go wrong when the key leaves the part out.
+static void red_controls(void)
+{
+    struct scene s = open_scene(1 << 20, 8);
+    graph_test_ignore_tables = 1;
+    run(&s, &toy, 0, 1, 1);
+    run(&s, &toy, 0, 1, 1);
+    ok(run(&s, &toy, 1, 1, 1) != 10, "red: without the table in the key a swapped table is missed");
+    graph_test_ignore_tables = 0;
+    close_scene(&s);
+    s = open_scene(1 << 20, 8);
+    graph_test_ignore_generation = 1;
+    run(&s, &toy, 0, 1, 1);
+    run(&s, &toy, 0, 1, 1);
+    run(&s, &toy, 0, 2, 1);
+    ok(graph_store_counters(s.store)->replayed == 2,
+       "red: without the generation in the key a stale graph is replayed");
+    graph_test_ignore_generation = 0;
+    close_scene(&s);
+}
+
+int main(void)
+{
+    order_of_sights();
+    budgets();
+    failed_capture();
+    warm();
+    red_controls();
+    printf("1..%d\n", tests);
+    return failures != 0;
+}
