@@ -16,19 +16,19 @@ struct engine;
 struct stream;
 
 struct engine_options {
-    const char *pack;     // path of the weight file; NULL: embedded in the binary, else NAME.pack beside it
-    const char *isa;      // "portable", "avx2", "avx512", "amx"; NULL: the best that this machine has
-    int threads;          // 0: one a core
-    int context;          // positions a stream may hold; 0: the model's own limit, at most 8192
-    int lanes;            // 0: 1
-    int page;             // positions a page, a multiple of 4; 0: 64
+    const char *pack;       // path of the weight file; NULL: embedded in the binary, else NAME.pack beside it
+    const char *isa;        // "portable", "avx2", "avx512", "amx"; NULL: the best that this machine has
+    int threads;            // 0: one a core
+    int context;            // positions a stream may hold; 0: the model's own limit, at most 8192
+    int lanes;              // 0: 1
+    int page;               // positions a page, a multiple of 4; 0: 64
     const char *page_order; // test: "identity" (default), "reversed", "shuffled"
-    const char *kv_cache; // "f32", "bf16", "fp8"; NULL: the default of the build
-    bool map;             // map the weight file instead of reading it
-    bool synthetic;       // generated weights instead of a file
-    bool no_drafts;       // leave the draft head out
-    bool eager;           // no captured graphs
-    bool quiet;           // no progress and start-up lines on stderr
+    const char *kv_cache;   // "f32", "bf16", "fp8"; NULL: the default of the build
+    bool map;               // map the weight file instead of reading it
+    bool synthetic;         // generated weights instead of a file
+    bool no_drafts;         // leave the draft head out
+    bool eager;             // no captured graphs
+    bool quiet;             // no progress and start-up lines on stderr
 };
 
 struct sampling {

@@ -36,7 +36,7 @@ struct parallel {
 static void *parallel_worker(void *user)
 {
     struct parallel *p = user;
-    struct error own = {""};
+    struct error own = {0};
     while (!atomic_load(&p->failed)) {
         int64_t item = atomic_fetch_add(&p->next, 1);
         if (item >= p->items)

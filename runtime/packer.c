@@ -57,7 +57,7 @@ static bool pack_items(const struct plan *plan, struct output *out, struct error
 
 int main(int argc, char **argv)
 {
-    struct error error = {""};
+    struct error error = {0};
     struct plan plan;
     struct output *out = NULL;
     if (argc != 3) {

@@ -50,7 +50,7 @@ static void linear_alone(const struct kernel *kernel, const struct weight *w, in
                          const float *x, float *y)
 {
     struct pass pass = {.rows = 1};
-    struct linear_args a = {.pass = &pass, .class = class, .k = w->k, .ldx = w->k, .x = x, .parts = 1};
+    struct linear_args a = {.pass = &pass, .row_class = class, .k = w->k, .ldx = w->k, .x = x, .parts = 1};
     a.scratch = sample_bytes(linear_scratch_bytes(1, w->k));
     a.part[0] = (struct linear_part){*w, y, w->n, activation, 1.0f};
     a.part[0].w.data += e * w->data_stride;
@@ -72,7 +72,7 @@ static void moe_run(const struct kernel *const *kernels, const struct moe *m, in
                     float *h, float *y)
 {
     struct pass pass = {.rows = count};
-    struct experts_up_args up = {.pass = &pass, .class = class, .experts = m->experts, .slots = SLOTS, .k = m->k};
+    struct experts_up_args up = {.pass = &pass, .row_class = class, .experts = m->experts, .slots = SLOTS, .k = m->k};
     int64_t size = linear_scratch_bytes(count * SLOTS, m->inner), other = linear_scratch_bytes(count, m->k);
     void *groups = sample_bytes(experts_groups_bytes(count, SLOTS, m->experts));
     void *scratch = sample_bytes(size > other ? size : other);
@@ -88,7 +88,7 @@ static void moe_run(const struct kernel *const *kernels, const struct moe *m, in
     up.groups = groups;
     up.scratch = scratch;
     kernel_run(kernels[1], &up, cut);
-    struct experts_down_args down = {.pass = &pass, .class = class, .experts = m->experts, .slots = SLOTS};
+    struct experts_down_args down = {.pass = &pass, .row_class = class, .experts = m->experts, .slots = SLOTS};
     down.k = m->inner;
     down.n = m->k;
     down.h = h;

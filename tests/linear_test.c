@@ -35,7 +35,7 @@ static void linear_call(const struct kernel *kernel, const struct sample *s, int
 {
     struct pass pass = {.rows = count};
     int k = s->w.k, ldx = k + 5;
-    struct linear_args a = {.pass = &pass, .class = class, .k = k, .ldx = ldx, .x = x + first * ldx, .parts = 2};
+    struct linear_args a = {.pass = &pass, .row_class = class, .k = k, .ldx = ldx, .x = x + first * ldx, .parts = 2};
     a.scratch = sample_bytes(linear_scratch_bytes(count, k));
     memset(a.scratch, 0xff, (size_t)linear_scratch_bytes(count, k));
     float *twice = sample_bytes((int64_t)count * s->w.n * 4);

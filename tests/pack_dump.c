@@ -47,7 +47,7 @@ static bool dump(const struct pack *pack, const struct pack_entry *e)
 
 int main(int argc, char **argv)
 {
-    struct error error = {""};
+    struct error error = {0};
     struct plan plan;
     struct pack pack;
     if (argc != 3 && argc != 4)

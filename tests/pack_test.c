@@ -127,7 +127,7 @@ static void test_good(const struct image *m)
     image_write(m, m->size);
     for (int way = 0; way < 3; way++) {
         struct pack pack;
-        struct error error = {""};
+        struct error error = {0};
         bool good = way == 2 ? pack_open_memory(&pack, m->bytes, m->size, &m->shape, &error)
                              : pack_open(&pack, path, &m->shape, (enum pack_mode)way, on_progress, NULL, &error);
         if (!good) {
@@ -313,7 +313,7 @@ static void test_synthetic(void)
     int32_t n = synthetic_entries(entries, &bytes);
     struct pack_shape shape = {1, (uint64_t)bytes, 5000};
     struct pack pack, again;
-    struct error error = {""};
+    struct error error = {0};
     if (!pack_synthetic(&pack, entries, n, &shape, &error) || !pack_synthetic(&again, entries, n, &shape, &error)) {
         ok(false, "synthetic weights", error.text);
         return;

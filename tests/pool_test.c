@@ -129,7 +129,7 @@ static void record(void *user, int thread, void *scratch)
 static void test_threads(int threads)
 {
     char name[96];
-    struct error error = {""};
+    struct error error = {0};
     struct pool *pool = pool_open(threads, 4096, &error);
     snprintf(name, sizeof name, "%d threads: the pool opens with as many", threads);
     check(pool && pool_threads(pool) == threads, name);
@@ -203,7 +203,7 @@ int main(int argc, char **argv)
     test_threads(1);
     test_threads(2);
     test_threads(5);
-    struct error error = {""};
+    struct error error = {0};
     check(!pool_open(-1, 0, &error) && strstr(error.text, "found -1"), "a negative number of threads is refused");
     check(!pool_open(POOL_MAX_THREADS + 1, 0, &error) && strstr(error.text, "expected 1 to"),
           "too many threads are refused");
