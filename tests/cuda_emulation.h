@@ -44,7 +44,6 @@ static struct {
     unsigned char *stack, *shared;
     unsigned int current, progress;
     struct emulated_barrier block, warp[32];
-    float number[32][32];
     uint32_t operand[32][32][6];
     void (*body)(void *);
     void *arguments;
@@ -242,14 +241,27 @@ static inline float half_float(uint32_t h)
     return h & 0x8000u ? -v : v;
 }
 
-static inline float __shfl_xor_sync(uint32_t, float v, int mask)
+template <typename T> static inline T emulated_shuffle(T v, unsigned int from)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    emulation.number[warp][lane] = v;
+    static_assert(sizeof(T) == 4, "one word a lane");
+    memcpy(&emulation.operand[warp][lane][0], &v, 4);
     __syncwarp();
-    v = emulation.number[warp][lane ^ (unsigned int)mask];
+    memcpy(&v, &emulation.operand[warp][from < 32 ? from : lane][0], 4);
     __syncwarp();
     return v;
+}
+template <typename T> static inline T __shfl_xor_sync(uint32_t, T v, unsigned int mask)
+{
+    return emulated_shuffle(v, threadIdx.x % 32 ^ mask);
+}
+template <typename T> static inline T __shfl_up_sync(uint32_t, T v, unsigned int step)
+{
+    return emulated_shuffle(v, threadIdx.x % 32 - step);
+}
+template <typename T> static inline T __shfl_sync(uint32_t, T v, unsigned int from)
+{
+    return emulated_shuffle(v, from);
 }
 
 static inline uint32_t __ballot_sync(uint32_t, bool vote)

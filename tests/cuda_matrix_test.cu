@@ -26,6 +26,8 @@ static const struct {
     {ENC_MXFP8, 0, 0, 35, 32},       {ENC_MXFP8, 0, 0, 50, 608},    {ENC_FP8_BLOCK, 0, 0, 150, 65},
     {ENC_FP8_BLOCK, 0, 0, 160, 640}, {ENC_FP8, 0, 0, 17, 200},      {ENC_INT4, 4, 128, 24, 384},
     {ENC_INT4, 4, 32, 9, 96},        {ENC_NVFP4, 0, 0, 40, 4608},   {ENC_AFFINE, 4, 32, 70, 5120},
+    {ENC_AFFINE, 4, 32, 1100, 160},  {ENC_NVFP4, 0, 0, 1030, 96},   {ENC_MXFP8, 0, 0, 1032, 64},
+    {ENC_F16, 0, 0, 1025, 40},       {ENC_BF16, 0, 0, 1056, 64},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 

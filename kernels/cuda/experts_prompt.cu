@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// experts_up_args and experts_down_args, prompt class: (row, slot) pairs are sorted by expert, and an expert's pairs go in tiles.
+//
+// In the groups memory, as int32: tiles [0]; from 16 on where each expert's pairs begin (experts + 1); then each expert's first
+// tile (experts); then the pairs as row * slots + slot, by expert.
+// Invariant: the order of the pairs of an expert is of no consequence, since a pair's result is its own.
+
+#include "kernels/cuda/prompt.cuh"
+
+enum { EXPERT_NT = 8, EXPERT_TILE = EXPERT_NT * 8, SORT_THREADS = 1024 };
+
+struct expert_groups {
+    int32_t *tiles, *start, *first_tile, *pairs;
+};
+
+__host__ __device__ __forceinline__ expert_groups groups_at(void *memory, int experts)
+{
+    int32_t *p = (int32_t *)memory;
+    expert_groups g = {p, p + 16, p + 17 + experts, p + 17 + 2 * experts};
+    return g;
+}
+
+// One block. Shared memory: a count an expert.
+__global__ void __launch_bounds__(SORT_THREADS)
+    experts_sort_kernel(const struct pass *pass, const int32_t *ids, int slots, int experts, void *memory)
+{
+    SHARED_ROOM(room);
+    int32_t *count = (int32_t *)room;
+    expert_groups g = groups_at(memory, experts);
+    pdl_trigger();
+    for (int e = threadIdx.x; e < experts; e += SORT_THREADS)
+        count[e] = 0;
+    __syncthreads();
+    pdl_wait();
+    int pairs = pass->rows * slots;
+    for (int i = threadIdx.x; i < pairs; i += SORT_THREADS)
+        if (ids[i] >= 0 && ids[i] < experts)
+            atomicAdd(&count[ids[i]], 1);
+    __syncthreads();
+    if (threadIdx.x < 32) { // prefix sums, 32 experts at a time
+        int lane = threadIdx.x, total = 0, tiles = 0;
+        for (int base = 0; base < experts; base += 32) {
+            int e = base + lane, own = e < experts ? count[e] : 0, own_tiles = (own + EXPERT_TILE - 1) / EXPERT_TILE;
+            int sum = own, sum_tiles = own_tiles;
+            for (int step = 1; step < 32; step *= 2) {
+                int a = __shfl_up_sync(0xffffffffu, sum, step), b = __shfl_up_sync(0xffffffffu, sum_tiles, step);
+                sum += lane >= step ? a : 0;
+                sum_tiles += lane >= step ? b : 0;
+            }
+            if (e < experts) {
+                g.start[e] = total + sum - own;
+                g.first_tile[e] = tiles + sum_tiles - own_tiles;
+                count[e] = total + sum - own; // where the expert's next pair goes
+            }
+            total += __shfl_sync(0xffffffffu, sum, 31);
+            tiles += __shfl_sync(0xffffffffu, sum_tiles, 31);
+        }
+        if (lane == 0) {
+            g.start[experts] = total;
+            *g.tiles = tiles;
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < pairs; i += SORT_THREADS)
+        if (ids[i] >= 0 && ids[i] < experts)
+            g.pairs[atomicAdd(&count[ids[i]], 1)] = i;
+}
+
+// A block's tile: its expert and pairs first .. first + count - 1 of the list; count <= 0: none.
+struct expert_tile {
+    int expert, first, count;
+};
+
+__device__ __forceinline__ expert_tile find_tile(const expert_groups &g, int experts, int tile, expert_tile *shared)
+{
+    if (threadIdx.x == 0)
+        shared->count = 0;
+    __syncthreads();
+    if (tile < *g.tiles)
+        for (int e = threadIdx.x; e < experts; e += THREADS) {
+            int first = g.first_tile[e], begin = g.start[e], end = g.start[e + 1];
+            int at = begin + (tile - first) * EXPERT_TILE;
+            if (tile >= first && at < end) {
+                shared->expert = e;
+                shared->first = at;
+                shared->count = end - at < EXPERT_TILE ? end - at : EXPERT_TILE;
+            }
+        }
+    __syncthreads();
+    return *shared;
+}
+
+// What a launch of the first half does: everything, or (gate and up of different encodings) only gate, then only up.
+enum { UP_WHOLE, UP_GATE, UP_TIMES };
+
+struct expert_plan {
+    prepared x;
+    int32_t aligned, mode;
+};
+
+// Rows of a tile: pairs of the list over `divisor`.
+struct tile_list {
+    const int32_t *pairs;
+    int32_t count, divisor;
+    __device__ __forceinline__ int operator()(int32_t *rows) const
+    {
+        for (int r = threadIdx.x; r < EXPERT_TILE; r += THREADS)
+            rows[r] = r < count ? pairs[r] / divisor : -1;
+        return count;
+    }
+};
+
+// Gated: warps of even number have gate, of odd number up, of the same pair of panels.
+template <class CODE>
+__global__ void __launch_bounds__(THREADS, 2)
+    experts_up_prompt_kernel(const __grid_constant__ struct experts_up_args a, const __grid_constant__ expert_plan plan)
+{
+    SHARED_ROOM(memory);
+    __shared__ expert_tile shared;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, gated = a.gate.data && plan.mode == UP_WHOLE;
+    int activation = plan.mode == UP_GATE ? ACT_SILU : plan.mode == UP_TIMES ? ACT_NONE : a.activation;
+    pdl_trigger();
+    pdl_wait();
+    expert_groups g = groups_at(a.groups, a.experts);
+    expert_tile tile = find_tile(g, a.experts, blockIdx.x, &shared);
+    if (tile.count <= 0)
+        return;
+    int pair = gated ? blockIdx.y * (WARPS / 2) + warp / 2 : blockIdx.y * WARPS + warp;
+    bool live = pair * 32 < a.inner, gate = gated && warp % 2 == 0;
+    const struct weight &w = gate || plan.mode == UP_GATE ? a.gate : a.up;
+    float acc[EXPERT_NT][8];
+    tile_list list = {g.pairs + tile.first, tile.count, a.slots};
+    tile_run<CODE, EXPERT_NT, 1>(&w, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
+    float factor = w.global ? w.global[tile.expert] : 1.0f;
+    float *exchange = (float *)memory + warp / 2 * (EXPERT_NT * 8 * 32) + lane;
+    if (gate)
+#pragma unroll
+        for (int t = 0; t < EXPERT_NT; t++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                exchange[(t * 8 + i) * 32] = activate(acc[t][i] * factor, ACT_SILU);
+    __syncthreads();
+    if (gate || !live)
+        return;
+#pragma unroll
+    for (int t = 0; t < EXPERT_NT; t++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            int r = t * 8 + sum_row(c, lane);
+            if (r >= tile.count)
+                continue;
+            float v[4], *h = a.h + (int64_t)list.pairs[r] * a.inner;
+            int first = pair * 32 + sum_output(0, lane);
+            for (int o = 0; o < 4; o++) {
+                v[o] = acc[t][2 * o + c] * factor;
+                v[o] = gated ? exchange[(t * 8 + 2 * o + c) * 32] * v[o] : activate(v[o], activation);
+                if (plan.mode == UP_TIMES && first + o < a.inner)
+                    v[o] *= h[first + o];
+            }
+            store_four(h, first, a.inner, plan.aligned != 0, v);
+        }
+}
+
+template <class CODE>
+__global__ void __launch_bounds__(THREADS, 2)
+    experts_down_prompt_kernel(const __grid_constant__ struct experts_down_args a,
+                               const __grid_constant__ expert_plan plan)
+{
+    SHARED_ROOM(memory);
+    __shared__ expert_tile shared;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    pdl_trigger();
+    pdl_wait();
+    expert_groups g = groups_at(a.groups, a.experts);
+    expert_tile tile = find_tile(g, a.experts, blockIdx.x, &shared);
+    if (tile.count <= 0)
+        return;
+    int pair = blockIdx.y * WARPS + warp;
+    bool live = pair * 32 < a.n;
+    float acc[EXPERT_NT][8];
+    tile_list list = {g.pairs + tile.first, tile.count, 1};
+    tile_run<CODE, EXPERT_NT, 1>(&a.down, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
+    if (!live)
+        return;
+    float factor = a.down.global ? a.down.global[tile.expert] : 1.0f;
+#pragma unroll
+    for (int t = 0; t < EXPERT_NT; t++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            int r = t * 8 + sum_row(c, lane);
+            if (r >= tile.count)
+                continue;
+            float v[4];
+            for (int o = 0; o < 4; o++)
+                v[o] = acc[t][2 * o + c] * factor;
+            store_four(a.y + (int64_t)list.pairs[r] * a.n, pair * 32 + sum_output(0, lane), a.n, plan.aligned, v);
+        }
+}
+
+// Tiles at most: full ones, and one that is not an expert.
+static int most_tiles(int64_t pairs, int experts)
+{
+    return (int)(pairs / EXPERT_TILE + (pairs < experts ? pairs : experts));
+}
+
+static size_t expert_shared(void)
+{
+    size_t tile = tile_bytes<EXPERT_NT, 1>(), exchange = WARPS / 2 * EXPERT_NT * 8 * 32 * 4;
+    return tile > exchange ? tile : exchange;
+}
+
+cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows)
+{
+    expert_plan plan = {prepared_at(args->scratch, rows, args->k),
+                        (uintptr_t)args->h % 16 == 0 && args->inner % 4 == 0};
+    cudaError_t error = launch(stream, dim3(1), dim3(SORT_THREADS), (size_t)args->experts * 4, experts_sort_kernel,
+                               args->pass, args->ids, args->slots, args->experts, args->groups);
+    if (error == cudaSuccess)
+        error = prompt_prepare(stream, args->pass, 1, args->x, args->ldx, args->k, rows, plan.x);
+    bool gated = args->gate.data != NULL, mixed = gated && !same_code(&args->gate, &args->up);
+    int pairs = weight_pairs(&args->up), each = gated && !mixed ? WARPS / 2 : WARPS;
+    dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts), (pairs + each - 1) / each);
+    for (plan.mode = mixed ? UP_GATE : UP_WHOLE; error == cudaSuccess; plan.mode++) {
+        with_code(plan.mode == UP_GATE ? &args->gate : &args->up, [&](auto code) {
+            error = launch(stream, grid, dim3(THREADS), expert_shared(),
+                           experts_up_prompt_kernel<typename decltype(code)::type>, *args, plan);
+        });
+        if (plan.mode == UP_WHOLE || plan.mode == UP_TIMES)
+            break;
+    }
+    return error;
+}
+
+cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_args *args, int rows)
+{
+    int64_t pairs = (int64_t)rows * args->slots;
+    expert_plan plan = {prepared_at(args->scratch, pairs, args->k), (uintptr_t)args->y % 16 == 0 && args->n % 4 == 0};
+    cudaError_t error = prompt_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs, plan.x);
+    if (error != cudaSuccess)
+        return error;
+    dim3 grid(most_tiles(pairs, args->experts), (weight_pairs(&args->down) + WARPS - 1) / WARPS);
+    with_code(&args->down, [&](auto code) {
+        typedef typename decltype(code)::type CODE;
+        error = launch(stream, grid, dim3(THREADS), expert_shared(), experts_down_prompt_kernel<CODE>, *args, plan);
+    });
+    return error;
+}
