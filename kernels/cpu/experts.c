@@ -60,7 +60,7 @@ static int up_need(const struct experts_up_args *a)
 static int64_t up_prepare_items(const void *args)
 {
     const struct experts_up_args *a = args;
-    return a->pass->rows > 0 ? 1 + ISA_SYM(view_items)(a->pass->rows, up_need(a)) : 0;
+    return a->pass->rows > 0 ? 1 + ISA_SYM(view_items)(a->pass->rows, a->k, up_need(a)) : 0;
 }
 
 static void up_prepare_run(const void *args, int64_t begin, int64_t end, void *scratch)
@@ -142,7 +142,7 @@ static int64_t down_rows(const struct experts_down_args *a)
 static int64_t down_prepare_items(const void *args)
 {
     const struct experts_down_args *a = args;
-    return ISA_SYM(view_items)(down_rows(a), ISA_SYM(product_need)(a->row_class, &a->down, a->k));
+    return ISA_SYM(view_items)(down_rows(a), a->k, ISA_SYM(product_need)(a->row_class, &a->down, a->k));
 }
 
 static void down_prepare_run(const void *args, int64_t begin, int64_t end, void *scratch)

@@ -24,7 +24,7 @@ static int linear_need(const struct linear_args *a)
 static int64_t prepare_items(const void *args)
 {
     const struct linear_args *a = args;
-    return ISA_SYM(view_items)(linear_rows(a), linear_need(a));
+    return ISA_SYM(view_items)(linear_rows(a), a->k, linear_need(a));
 }
 
 static void prepare_run(const void *args, int64_t begin, int64_t end, void *scratch)

@@ -38,6 +38,8 @@ struct row_view {
 // What a launch needs prepared, as bits.
 enum { NEED_PADDED = 1, NEED_DIGITS = 2, NEED_TILES = 4 };
 
+enum { PREPARE_COLUMNS = 512 }; // columns of an item of the preparation
+
 // Scratch of a thread.
 struct linear_room {
     int32_t rows[CHUNK_ROWS];
@@ -57,8 +59,8 @@ int ISA_SYM(product_need)(int class, const struct weight *w, int k);
 // The view of `rows` rows of k at x whose preparation lies in scratch (linear_scratch_bytes).
 struct row_view ISA_SYM(view_make)(const float *x, int64_t ld, int32_t k, int64_t rows, void *scratch, int needs);
 
-// Items of the preparation of `rows` rows, and items begin .. end - 1 of it.
-int64_t ISA_SYM(view_items)(int64_t rows, int needs);
+// Items of the preparation of `rows` rows of k, and items begin .. end - 1 of it.
+int64_t ISA_SYM(view_items)(int64_t rows, int32_t k, int needs);
 void ISA_SYM(view_prepare)(const struct row_view *v, const float *x, int64_t ld, int64_t rows, int needs, int64_t begin,
                            int64_t end);
 

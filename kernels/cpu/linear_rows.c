@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Preparation of rows: padding, digits, tiles. One item a row.
+// Preparation of rows: padding, digits, tiles. One item is PREPARE_COLUMNS columns of a row.
 // Invariant: what is prepared for a row is a function of that row alone.
 
 #include "kernels/cpu/linear.h"
@@ -18,11 +18,12 @@ struct row_view ISA_SYM(view_make)(const float *x, int64_t ld, int32_t k, int64_
     return v;
 }
 
-int64_t ISA_SYM(view_items)(int64_t rows, int needs)
+int64_t ISA_SYM(view_items)(int64_t rows, int32_t k, int needs)
 {
+    int64_t items = (k + PREPARE_COLUMNS - 1) / PREPARE_COLUMNS;
     if (needs & NEED_TILES)
-        return round_up(rows, 16);
-    return needs ? rows : 0;
+        return round_up(rows, 16) * items;
+    return needs ? rows * items : 0;
 }
 
 #if defined(__AVX512VNNI__)
@@ -44,6 +45,8 @@ static void digits_block(const float *x, int count, uint8_t *row, int32_t kp, in
     bool good = e <= 64 && vf_sum(bad) == 0;
     e = !good ? 0 : e < -60 ? -60 : e;
     vf scale = vf_bits(vi_set1((127 + 22 - e) << 23));
+    const vi place = _mm512_setr_epi32(0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11, 12, 13, 14, 15);
+    const vi first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
     int32_t *offset = (int32_t *)(uintptr_t)(digits_offset(row, kp) + at / 16 * 3);
     float *sum = (float *)(uintptr_t)(digits_sum(row, kp) + at / 32);
     float *unit = (float *)(uintptr_t)(digits_unit(row, kp) + at / 128);
@@ -54,13 +57,17 @@ static void digits_block(const float *x, int count, uint8_t *row, int32_t kp, in
             q = vi_sra(vi_sub(q, digit[d]), 8);
         }
         digit[0] = q;
-        for (int d = 0; d < 3; d++) {
-            int32_t fours[4];
-            _mm_storeu_si128((__m128i *)fours, _mm512_cvtepi32_epi8(digit[d]));
-            for (int j = 0; j < 4; j++)
-                memcpy(row + (at + i + 4 * j) * 3 + 4 * d, &fours[j], 4);
-            offset[i / 16 * 3 + d] = -12 * _mm512_reduce_add_epi32(digit[d]);
-        }
+        // the digits' fours side by side, and the sum of each digit
+        __m512i all = _mm512_castsi128_si512(_mm512_cvtepi32_epi8(digit[0]));
+        all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8(digit[1]), 1);
+        all = _mm512_inserti32x4(all, _mm512_cvtepi32_epi8(digit[2]), 2);
+        all = _mm512_inserti32x4(all, _mm_setzero_si128(), 3);
+        _mm512_mask_storeu_epi32(row + (at + i) * 3, 0xfff, _mm512_permutexvar_epi32(place, all));
+        vi sums = _mm512_dpbusd_epi32(vi_set1(0), vi_set1(0x01010101), all);
+        sums = vi_add(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB));
+        sums = vi_add(sums, _mm512_shuffle_epi32(sums, _MM_PERM_BADC));
+        sums = _mm512_permutexvar_epi32(first, _mm512_mullo_epi32(sums, vi_set1(-12)));
+        _mm512_mask_storeu_epi32(offset + i / 16 * 3, 7, sums);
     }
     for (int i = 0; i < 4; i++)
         sum[i] = vf_sum(vf_add(vf_load(t + i * 32), vf_load(t + i * 32 + 16)));
@@ -68,20 +75,22 @@ static void digits_block(const float *x, int count, uint8_t *row, int32_t kp, in
     unit[kp / 128] = unit[0] * 0x1p59f;
 }
 
-static void digits_make(const struct row_view *v, const float *x, int64_t r)
+static void digits_make(const struct row_view *v, const float *x, int64_t r, int32_t begin, int32_t end)
 {
     uint8_t *row = v->digits + r * 4 * v->kp;
-    for (int32_t at = 0; at < v->kp; at += 128)
+    for (int32_t at = begin; at < end; at += 128)
         digits_block(x + at, v->k - at < 128 ? v->k - at : 128, row, v->kp, at);
 }
 
 #else
 
-static void digits_make(const struct row_view *v, const float *x, int64_t r)
+static void digits_make(const struct row_view *v, const float *x, int64_t r, int32_t begin, int32_t end)
 {
     (void)v;
     (void)x;
     (void)r;
+    (void)begin;
+    (void)end;
 }
 
 #endif
@@ -97,10 +106,10 @@ static vf columns(const float *x, int32_t at, int32_t k)
 }
 
 // bf16 high and low parts of a row to its place in the tiles; x == NULL: zeros.
-static void tiles_make(const struct row_view *v, const float *x, int64_t r)
+static void tiles_make(const struct row_view *v, const float *x, int64_t r, int32_t begin, int32_t end)
 {
-    uint8_t *place = v->tiles + r / 16 * 64 * v->kp + r % 16 * 64;
-    for (int32_t at = 0; at < v->kp; at += 32, place += 2048) {
+    uint8_t *place = v->tiles + r / 16 * 64 * v->kp + r % 16 * 64 + (int64_t)begin * 64;
+    for (int32_t at = begin; at < end; at += 32, place += 2048) {
         vf a = columns(x, at, v->k), b = columns(x, at + VEC, v->k);
         vi high = (vi)_mm512_cvtne2ps_pbh(b, a);
         vf a_high = vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
@@ -112,30 +121,42 @@ static void tiles_make(const struct row_view *v, const float *x, int64_t r)
 
 #else
 
-static void tiles_make(const struct row_view *v, const float *x, int64_t r)
+static void tiles_make(const struct row_view *v, const float *x, int64_t r, int32_t begin, int32_t end)
 {
     (void)v;
     (void)x;
     (void)r;
+    (void)begin;
+    (void)end;
 }
 
 #endif
 
-void ISA_SYM(view_prepare)(const struct row_view *v, const float *x, int64_t ld, int64_t rows, int needs, int64_t begin,
-                           int64_t end)
+// Columns begin .. end - 1 of a row, zeros beyond k, to its padded copy.
+static void padded_make(const struct row_view *v, const float *x, int64_t r, int32_t begin, int32_t end)
 {
-    for (int64_t r = begin; r < end; r++) {
+    float *row = (float *)(uintptr_t)(v->x + r * v->ld);
+    int32_t live = v->k < end ? v->k : end;
+    memcpy(row + begin, x + begin, (size_t)(live - begin) * sizeof *row);
+    memset(row + live, 0, (size_t)(end - live) * sizeof *row);
+}
+
+void ISA_SYM(view_prepare)(const struct row_view *v, const float *x, int64_t ld, int64_t rows, int needs, int64_t first,
+                           int64_t last)
+{
+    int64_t items = (v->k + PREPARE_COLUMNS - 1) / PREPARE_COLUMNS;
+    for (int64_t item = first; item < last; item++) {
+        int64_t r = item / items;
+        int32_t begin = (int32_t)(item % items) * PREPARE_COLUMNS, end = begin + PREPARE_COLUMNS;
         const float *from = x + r * ld;
+        end = end < v->kp ? end : v->kp;
         if (needs & NEED_TILES)
-            tiles_make(v, r < rows ? from : NULL, r);
+            tiles_make(v, r < rows ? from : NULL, r, begin, end);
         if (r >= rows)
             continue;
         if (needs & NEED_DIGITS)
-            digits_make(v, from, r);
-        if (needs & NEED_PADDED) {
-            float *row = (float *)(uintptr_t)(v->x + r * v->ld);
-            memcpy(row, from, (size_t)v->k * sizeof *row);
-            memset(row + v->k, 0, (size_t)(v->kp - v->k) * sizeof *row);
-        }
+            digits_make(v, from, r, begin, end);
+        if (needs & NEED_PADDED)
+            padded_make(v, from, r, begin, end);
     }
 }
