@@ -6,11 +6,13 @@ local fuse = {}
 
 local MAX_PARTS = 6 -- LINEAR_PARTS of kernels/cpu/ops.h
 
-local function writes(op, value)
+-- Set of the buffers that an op writes.
+local function written(op)
+    local set = {}
     for _, a in ipairs(op.args or {}) do
-        if a[2] == "inout" and a[3].buffer == value.buffer then return true end
+        if (a[2] == "inout" or a[2] == "out") and a[3] then set[a[3].buffer] = true end
     end
-    return false
+    return set
 end
 
 -- Products that read the same rows become one launch (gate + up, q + k + v, down + inject ...): a later one moves up to the
@@ -36,8 +38,9 @@ function fuse.shared_input(ops)
                 open[#open + 1] = op
             end
         else
+            local changed = written(op)
             for i = #open, 1, -1 do
-                if writes(op, open[i].facts.x) or op.name == "rows" then table.remove(open, i) end
+                if op.name == "rows" or changed[open[i].facts.x.buffer] then table.remove(open, i) end
             end
         end
         if not host then out[#out + 1] = op end

@@ -72,38 +72,66 @@ function place.program(program, kept, base, permute)
         end
     end
     local placed, finish = {}, base
+    local alive = {} -- op -> placed buffers that are alive at it
+    for i = 1, #program.ops do alive[i] = {} end
     for _, e in ipairs(buffers) do
         local b = e.buffer
         if b.keep then
             b.at = kept[b.keep].offset
         else
-            local at = base
-            local busy = {}
-            for _, p in ipairs(placed) do
-                if p.first <= e.last and e.first <= p.last then busy[#busy + 1] = p end
-            end
-            table.sort(busy, function(x, y) return x.buffer.at < y.buffer.at end)
-            for _, p in ipairs(busy) do
-                if p.buffer.at < at + e.bytes and at < p.buffer.at + p.bytes then at = p.buffer.at + p.bytes end
-            end
-            b.at = at
+            b.at = place.first_fit(place.neighbours(e, alive), base, e.bytes)
+            for i = e.first, e.last do table.insert(alive[i], e) end
             placed[#placed + 1] = e
-            finish = math.max(finish, at + e.bytes)
+            finish = math.max(finish, b.at + e.bytes)
         end
     end
     place.check(placed)
     return finish
 end
 
--- The invariant, asserted on every build.
-function place.check(placed)
-    for i, a in ipairs(placed) do
-        for j = i + 1, #placed do
-            local b = placed[j]
-            local alive = a.first <= b.last and b.first <= a.last
-            local overlap = a.buffer.at < b.buffer.at + b.bytes and b.buffer.at < a.buffer.at + a.bytes
-            assert(not (alive and overlap), "two live buffers share memory")
+-- Placed buffers that share a launch with e, by address.
+function place.neighbours(e, alive)
+    local busy, seen = {}, {}
+    for i = e.first, e.last do
+        for _, p in ipairs(alive[i]) do
+            if not seen[p] then busy[#busy + 1] = p end
+            seen[p] = true
         end
+    end
+    table.sort(busy, function(x, y)
+        if x.buffer.at ~= y.buffer.at then return x.buffer.at < y.buffer.at end
+        return x.first < y.first
+    end)
+    return busy
+end
+
+-- The lowest address from base on where `bytes` fit between the busy buffers, which are sorted by address.
+function place.first_fit(busy, base, bytes)
+    local at = base
+    for _, p in ipairs(busy) do
+        if p.buffer.at < at + bytes and at < p.buffer.at + p.bytes then at = p.buffer.at + p.bytes end
+    end
+    return at
+end
+
+-- The invariant, asserted on every build: in the order of first use, each buffer against those that are still alive.
+function place.check(placed)
+    local order, live = table.move(placed, 1, #placed, 1, {}), {}
+    table.sort(order, function(x, y)
+        if x.first ~= y.first then return x.first < y.first end
+        return x.buffer.at < y.buffer.at
+    end)
+    for _, a in ipairs(order) do
+        local still = {}
+        for _, b in ipairs(live) do
+            if b.last >= a.first then
+                still[#still + 1] = b
+                local overlap = a.buffer.at < b.buffer.at + b.bytes and b.buffer.at < a.buffer.at + a.bytes
+                assert(not overlap, "two live buffers share memory")
+            end
+        end
+        still[#still + 1] = a
+        live = still
     end
 end
 
