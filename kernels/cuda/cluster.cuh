@@ -14,14 +14,18 @@
 
 static __device__ __forceinline__ void cluster_arrive(void)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_FIBERS)
+    fake_cluster_arrive();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
 
 static __device__ __forceinline__ void cluster_wait(void)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_FIBERS)
+    fake_cluster_wait();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
@@ -29,7 +33,7 @@ static __device__ __forceinline__ void cluster_wait(void)
 // A barrier of the whole cluster, which for a cluster of one is a barrier of the block.
 static __device__ __forceinline__ void cluster_sync(void)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_FIBERS) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
     cluster_arrive();
     cluster_wait();
 #else
@@ -40,7 +44,9 @@ static __device__ __forceinline__ void cluster_sync(void)
 // The same place of another block's shared memory.
 template <typename T> static __device__ __forceinline__ T *cluster_map(T *mine, unsigned rank)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(CUDA_FIBERS) // tests/cuda_fake
+    return fake_cluster_map(mine, rank);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     uint64_t theirs;
     asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"((uint64_t)mine), "r"(rank));
     return reinterpret_cast<T *>(theirs);

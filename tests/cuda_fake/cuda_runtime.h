@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A stand-in for the CUDA runtime that runs kernels on the host: a fiber a thread, a cluster of blocks at a time. For tests of
+// the kernels' arithmetic, indices and barriers on machines without a GPU.
+//
+// Invariant: a fiber runs until it waits for others; those that wait are resumed in ascending order of threads, or descending
+// with FAKE_ORDER=down, so a missing barrier shows as a difference between the two. Shared memory starts as NaN bits.
+
+#ifndef CUDA_FAKE_RUNTIME_H
+#define CUDA_FAKE_RUNTIME_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tuple>
+
+#define CUDA_FIBERS 1
+#define __CUDACC__ 1
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
+};
+struct __align__(8) float2 {
+    float x, y;
+};
+struct __align__(16) float4 {
+    float x, y, z, w;
+};
+struct __align__(8) uint2 {
+    unsigned x, y;
+};
+struct __align__(16) uint4 {
+    unsigned x, y, z, w;
+};
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+
+// ---- runtime ------------------------------------------------------------------------------------------------------------------
+
+typedef void *cudaStream_t;
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
+enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum { cudaDevAttrComputeCapabilityMajor, cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
+struct cudaLaunchAttribute {
+    int id;
+    struct {
+        int programmaticStreamSerializationAllowed;
+        dim3 clusterDim;
+    } val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute *attrs;
+    unsigned numAttrs;
+};
+static inline const char *cudaGetErrorString(cudaError_t)
+{
+    return "invalid value";
+}
+static inline cudaError_t cudaMalloc(void **p, size_t n)
+{
+    *p = aligned_alloc(4096, n);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemcpy(void *to, const void *from, size_t n, int)
+{
+    memcpy(to, from, n);
+    return cudaSuccess;
+}
+static inline cudaError_t cudaDeviceSynchronize()
+{
+    return cudaSuccess;
+}
+static inline cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+// FAKE_MAJOR=8: a card without clusters.
+static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int)
+{
+    const char *major = getenv("FAKE_MAJOR");
+    *value = major ? atoi(major) : 9;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaFuncSetAttribute(const void *, int, int bytes)
+{
+    return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// ---- fibers -------------------------------------------------------------------------------------------------------------------
+
+enum { FAKE_STACK = 48 << 10, FAKE_MOST = 8192, FAKE_SHARED = 228 << 10 };
+
+struct fake_meeting { // a barrier
+    int arrived, live;
+    unsigned turn;
+};
+struct fake_warp {
+    struct fake_meeting meeting;
+    uint64_t value[2][32];
+};
+struct fake_block {
+    struct fake_meeting meeting;
+    struct fake_warp warp[32];
+    uint8_t *shared;
+    dim3 index;
+};
+struct fake_fiber {
+    void *stack, *at;
+    struct fake_block *block;
+    struct fake_warp *warp;
+    dim3 thread;
+    unsigned lane, cluster_turn, warp_turn;
+    bool done;
+};
+struct fake_world {
+    struct fake_fiber fiber[FAKE_MOST], *now;
+    struct fake_block block[16];
+    struct fake_meeting cluster;
+    void *home;
+    dim3 grid, threads;
+    void (*body)(void *);
+    void *argument;
+};
+inline struct fake_world fake;
+
+extern "C" void fake_switch(void **save, void *load);
+#ifdef CUDA_FAKE_MAIN
+__asm__(".text\n.globl fake_switch\nfake_switch:\n"
+        "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\n"
+        "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbp\npop %rbx\nret\n");
+#endif
+
+static inline void fake_yield()
+{
+    fake_switch(&fake.now->at, fake.home);
+}
+
+static inline void fake_meet_check(struct fake_meeting *m)
+{
+    if (m->live > 0 && m->arrived == m->live) {
+        m->arrived = 0;
+        m->turn++;
+    }
+}
+
+static inline void fake_meet(struct fake_meeting *m)
+{
+    const unsigned turn = m->turn;
+    m->arrived++;
+    fake_meet_check(m);
+    while (m->turn == turn)
+        fake_yield();
+}
+
+static inline void fake_leave(struct fake_meeting *m)
+{
+    m->live--;
+    fake_meet_check(m);
+}
+
+inline void fake_entry()
+{
+    fake.body(fake.argument);
+    fake.now->done = true;
+    fake_leave(&fake.now->warp->meeting);
+    fake_leave(&fake.now->block->meeting);
+    fake_leave(&fake.cluster);
+    fake_yield();
+    abort();
+}
+
+static inline void fake_start(struct fake_fiber *f)
+{
+    if (!f->stack)
+        f->stack = malloc(FAKE_STACK);
+    void **top = (void **)(((uintptr_t)f->stack + FAKE_STACK) & ~(uintptr_t)15);
+    *--top = nullptr;
+    *--top = (void *)fake_entry;
+    top -= 6;
+    f->at = top;
+    f->done = false;
+}
+
+inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned bz)
+{
+    const unsigned threads = fake.threads.x;
+    const char *order = getenv("FAKE_ORDER");
+    const bool down = order && order[0] == 'd';
+    fake.cluster = {0, (int)(blocks * threads), 0};
+    for (unsigned b = 0; b < blocks; b++) {
+        struct fake_block *block = &fake.block[b];
+        if (!block->shared)
+            block->shared = (uint8_t *)aligned_alloc(4096, FAKE_SHARED);
+        memset(block->shared, 0xff, FAKE_SHARED);
+        block->index = dim3(bx + b, by, bz);
+        block->meeting = {0, (int)threads, 0};
+        for (unsigned w = 0; w < threads / 32; w++)
+            block->warp[w].meeting = {0, 32, 0};
+        for (unsigned t = 0; t < threads; t++) {
+            struct fake_fiber *f = &fake.fiber[b * threads + t];
+            fake_start(f);
+            f->block = block;
+            f->warp = &block->warp[t / 32];
+            f->thread = dim3(t, 0, 0);
+            f->lane = t % 32;
+            f->warp_turn = 0;
+        }
+    }
+    const unsigned all = blocks * threads;
+    for (unsigned left = all, idle = 0; left > 0;) {
+        left = 0;
+        for (unsigned i = 0; i < all; i++) {
+            struct fake_fiber *f = &fake.fiber[down ? all - 1 - i : i];
+            if (f->done)
+                continue;
+            fake.now = f;
+            fake_switch(&fake.home, f->at);
+            left += !f->done;
+        }
+        if (++idle > 1000000)
+            exit(printf("Bail out! threads wait for each other\n"));
+    }
+}
+
+template <typename... P, typename... A>
+static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A... args)
+{
+    unsigned cluster = 1;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            cluster = config->attrs[i].val.clusterDim.x;
+    if (config->dynamicSmemBytes > FAKE_SHARED || config->gridDim.x % cluster || config->blockDim.x % 32 ||
+        config->blockDim.x > 1024 || config->gridDim.x * config->gridDim.y * config->gridDim.z == 0)
+        return cudaErrorInvalidValue;
+    struct call {
+        void (*kernel)(P...);
+        std::tuple<P...> args;
+    } call = {kernel, std::tuple<P...>(args...)};
+    fake.grid = config->gridDim;
+    fake.threads = config->blockDim;
+    fake.argument = &call;
+    fake.body = [](void *p) {
+        struct call *c = (struct call *)p;
+        std::apply(c->kernel, c->args);
+    };
+    for (unsigned z = 0; z < fake.grid.z; z++)
+        for (unsigned y = 0; y < fake.grid.y; y++)
+            for (unsigned x = 0; x < fake.grid.x; x += cluster)
+                fake_run_cluster(cluster, x, y, z);
+    return cudaSuccess;
+}
+
+// ---- device functions -----------------------------------------------------------------------------------------------------------
+
+#define threadIdx (fake.now->thread)
+#define blockIdx  (fake.now->block->index)
+static dim3 &blockDim = fake.threads, &gridDim = fake.grid;
+
+static inline void *fake_shared()
+{
+    return fake.now->block->shared;
+}
+static inline void __syncthreads()
+{
+    fake_meet(&fake.now->block->meeting);
+}
+
+// Every lane's value, in a buffer that stays until the next exchange but one.
+static inline const uint64_t *fake_exchange(uint64_t mine)
+{
+    struct fake_warp *w = fake.now->warp;
+    uint64_t *values = w->value[fake.now->warp_turn++ % 2];
+    values[fake.now->lane] = mine;
+    fake_meet(&w->meeting);
+    return values;
+}
+static inline void __syncwarp()
+{
+    fake_exchange(0);
+}
+template <typename T> static inline T fake_shuffle(T x, unsigned from)
+{
+    uint64_t word = 0;
+    memcpy(&word, &x, sizeof x);
+    const uint64_t *values = fake_exchange(word);
+    memcpy(&x, &values[from & 31], sizeof x);
+    return x;
+}
+template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int mask)
+{
+    return fake_shuffle(x, fake.now->lane ^ (unsigned)mask);
+}
+template <typename T> static inline T __shfl_sync(unsigned, T x, int from)
+{
+    return fake_shuffle(x, (unsigned)from);
+}
+template <typename T> static inline T __shfl_up_sync(unsigned, T x, unsigned step)
+{
+    return fake_shuffle(x, fake.now->lane >= step ? fake.now->lane - step : fake.now->lane);
+}
+static inline unsigned __reduce_max_sync(unsigned, unsigned x)
+{
+    const uint64_t *values = fake_exchange(x);
+    for (int i = 0; i < 32; i++)
+        x = values[i] > x ? (unsigned)values[i] : x;
+    return x;
+}
+static inline unsigned __reduce_min_sync(unsigned, unsigned x)
+{
+    const uint64_t *values = fake_exchange(x);
+    for (int i = 0; i < 32; i++)
+        x = values[i] < x ? (unsigned)values[i] : x;
+    return x;
+}
+static inline unsigned __ballot_sync(unsigned, bool x)
+{
+    const uint64_t *values = fake_exchange(x);
+    unsigned mask = 0;
+    for (int i = 0; i < 32; i++)
+        mask |= (unsigned)values[i] << i;
+    return mask;
+}
+static inline void fake_cluster_arrive()
+{
+    fake.now->cluster_turn = fake.cluster.turn;
+    fake.cluster.arrived++;
+    fake_meet_check(&fake.cluster);
+}
+static inline void fake_cluster_wait()
+{
+    while (fake.cluster.turn == fake.now->cluster_turn)
+        fake_yield();
+}
+template <typename T> static inline T *fake_cluster_map(T *mine, unsigned rank)
+{
+    return (T *)(fake.block[rank].shared + ((uint8_t *)mine - fake.now->block->shared));
+}
+
+static inline unsigned atomicAdd(unsigned *p, unsigned x)
+{
+    const unsigned old = *p;
+    *p += x;
+    return old;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline int __clzll(long long x)
+{
+    return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+template <typename To, typename From> static inline To fake_bits(From x)
+{
+    To y;
+    static_assert(sizeof x == sizeof y, "bits");
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+#define __uint_as_float      fake_bits<float, unsigned>
+#define __float_as_uint      fake_bits<unsigned, float>
+#define __double_as_longlong fake_bits<long long, double>
+#define __longlong_as_double fake_bits<double, long long>
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+
+#endif

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Time of an op in a replayed graph of equal launches, at the shapes of the real models; data of one launch stays in the cache.
+
+#ifndef CUDA_OPS_BENCH_CUH
+#define CUDA_OPS_BENCH_CUH
+
+#include "tests/cuda_ops_rig.cuh"
+
+#ifdef CUDA_EMULATION
+static void bench_all(void)
+{
+}
+#else
+
+// Microseconds a launch of op with args (host addresses).
+template <typename A>
+static void bench(const char *name, cudaError_t (*op)(cudaStream_t, const A *, int), const A *args, int rows, int count)
+{
+    A copy = *args;
+    uint64_t words[sizeof(A) / 8];
+    memcpy(words, &copy, sizeof words);
+    for (size_t i = 0; i < sizeof(A) / 8; i++)
+        if (rig_inside(words[i]))
+            words[i] = (uint64_t)(rig_device + (words[i] - (uint64_t)rig_host));
+    memcpy(&copy, words, sizeof words);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t from, to;
+    rig_check(cudaStreamCreate(&stream), "stream");
+    cudaEventCreate(&from);
+    cudaEventCreate(&to);
+    rig_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    for (int i = 0; i < count; i++)
+        rig_check(op(stream, &copy, rows), name);
+    rig_check(cudaStreamEndCapture(stream, &graph), "capture");
+    rig_check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+    float best = 1e9f;
+    for (int i = 0; i < 6; i++) {
+        float ms;
+        cudaEventRecord(from, stream);
+        cudaGraphLaunch(exec, stream);
+        cudaEventRecord(to, stream);
+        rig_check(cudaEventSynchronize(to), name);
+        cudaEventElapsedTime(&ms, from, to);
+        best = ms < best ? ms : best;
+    }
+    printf("# %-44s %4d rows %9.2f us\n", name, rows, (double)best * 1000 / count);
+    fflush(stdout);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+}
+
+static struct pass *bench_pass(int rows, int position)
+{
+    struct pass *p = take_pass(rows);
+    pass_add(p, 0, position, rows);
+    return p;
+}
+
+static void bench_rows(int rows)
+{
+    rig_reset();
+    struct pass *p = bench_pass(rows, 100);
+    float *x = take_floats(rows * 10240LL, 1), *y = take_floats(rows * 12288LL, 1), *w = take_floats(12288, 1);
+    float *z = take_floats(rows * 12288LL, 1), *t = take_floats(rows * 10 * 2560LL, 1);
+    int32_t *ids = take<int32_t>(rows * 16);
+    push_all();
+    struct norm_args norm = {p, 4, 2560, 10240, 10240, 1e-6f, x, w, y};
+    bench("norm 4 x 2560", cuda_norm, &norm, rows, 50);
+    struct gated_norm_args gated = {p, 48, 128, 6144, 6144, 6144, ACT_SIGMOID, 0, 1e-6f, x, z, w, y};
+    bench("gated_norm 48 x 128", cuda_gated_norm, &gated, rows, 50);
+    struct head_norm_args head = {p, 24, 512, 256, 64, 12288, 6144, 1e-6f, z, w, w, y};
+    bench("head_norm 24 x 256, 64 rotated", cuda_head_norm, &head, rows, 50);
+    struct glu_args glu = {p, 640, 640, 640, 640, ACT_SILU, x, y, z};
+    bench("glu 640", cuda_glu, &glu, rows, 50);
+    struct hc_mix_args mix = {p, 4, 2560, x, z, y};
+    bench("hc_mix 4 x 2560", cuda_hc_mix, &mix, rows, 50);
+    struct hc_inject_args inject = {p, 4, 2560, 4, w, z, x};
+    bench("hc_inject 4 x 2560", cuda_hc_inject, &inject, rows, 50);
+    struct route_args route = {p, 512, 10, 0, 1, 512, 1, x, NULL, ids, y};
+    bench("route 10 of 512", cuda_route, &route, rows, 50);
+    struct moe_sum_args sum = {p, 10, 2560, 1, 2560, 2560, t, w, z, w, y};
+    bench("moe_sum 10 x 2560", cuda_moe_sum, &sum, rows, 50);
+    struct ple_gate_args gate = {p, 4, 2560, x, z, w, y};
+    bench("ple_gate 4 x 2560", cuda_ple_gate, &gate, rows, 50);
+}
+
+static void bench_states(int rows, int direct, int count)
+{
+    rig_reset();
+    struct pass *p = bench_pass(rows, 100);
+    struct lane_set lanes = {};
+    const int64_t states = 48 * 128 * 128 + MAX_WINDOW * (2048 + 6144 + 96);
+    lanes.count = 1;
+    lanes.lane[0] = take_lane(4 * states, 8);
+    lanes.lane[0]->fold = direct ? 0 : rows < 3 ? rows : 3;
+    float *c = take_floats(rows * 10240LL, 1), *y = take<float>(rows * 10240LL), *b = take_floats(rows * 96LL, 1),
+          *w = take_floats(40960, 1);
+    float *prepared = take<float>(rows * 4192LL);
+    push_all();
+    struct conv_args conv = {p, lanes, 10240, 4, 1, ACT_SILU, 10240, 10240, direct, 0, c, w, NULL, y};
+    bench(direct ? "conv 10240, direct" : "conv 10240, window", cuda_conv, &conv, rows, count);
+    struct gdn_args gdn = {p,      lanes, 16, 48, 128,    128, 10240,  96,       96, 6144,
+                           direct, 0,     c,  b,  b + 48, w,   w + 48, prepared, y};
+    bench(direct ? "gdn 48 x 128 x 128, direct" : "gdn 48 x 128 x 128, window", cuda_gdn, &gdn, rows, count);
+}
+
+// rows rows at the end of a context.
+static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count)
+{
+    rig_reset();
+    const int page = 64, pages = (context + page - 1) / page;
+    struct kv_layout kv = {};
+    kv.encoding = KV_BF16;
+    kv.kv_heads = kv_heads;
+    kv.dim = 256;
+    kv.index_dim = 128;
+    kv.index_encoding = KV_BF16;
+    kv.key_bytes = 512 * kv_heads;
+    kv.index_bytes = 256;
+    struct lane_set lanes = {};
+    lanes.count = 1;
+    lanes.page = page;
+    lanes.page_bytes = page * (2 * kv.key_bytes + 256 + 64);
+    lanes.pages = take<uint8_t>(lanes.page_bytes * pages);
+    for (int64_t i = 0; i < lanes.page_bytes * pages / 2; i++)
+        ((uint16_t *)lanes.pages)[i] = (uint16_t)(0x3f00 + (rig_next() & 0x80ff));
+    uint32_t *table = take<uint32_t>(pages);
+    for (int i = 0; i < pages; i++)
+        table[i] = (uint32_t)i;
+    lanes.table[0] = table;
+    lanes.lane[0] = take_lane(64, 8);
+    struct pass *p = bench_pass(rows, context - rows);
+    float *q = take_floats(rows * 24LL * 256, 0.1f), *gate = take_floats(rows * 24LL * 256, 1),
+          *y = take<float>(rows * 24LL * 256);
+    float *iq = take_floats(rows * 512LL, 1), *w = take_floats(256, 1);
+    int32_t *blocks = take<int32_t>(rows * 512LL), *counts = take<int32_t>(rows);
+    char name[64];
+    push_all();
+    struct kv_append_args append = {p, lanes, kv, 512, 512, 128, q, q, iq};
+    struct index_pool_args pool = {p, lanes, kv, 4, 64, 1e-6f, w, w};
+    struct index_select_args select = {p, lanes, kv, 4, 4, 512, 512, iq, blocks, counts};
+    if (sparse) {
+        bench("kv_append", cuda_kv_append, &append, rows, count);
+        bench("index_pool", cuda_index_pool, &pool, rows, count);
+        snprintf(name, sizeof name, "index_select at %d", context);
+        bench(name, cuda_index_select, &select, rows, count);
+    }
+    struct attention_args a = {};
+    a.pass = p;
+    a.lanes = lanes;
+    a.layout = kv;
+    a.heads = heads;
+    a.ldq = a.ldg = a.ldy = heads * 256;
+    a.gate_stride = 256;
+    a.ratio = 4;
+    a.keep = 512;
+    a.scale = 0.0625f;
+    a.q = q;
+    a.gate = gate;
+    a.blocks = sparse ? blocks : NULL;
+    a.counts = sparse ? counts : NULL;
+    a.y = y;
+    snprintf(name, sizeof name, "attention %d/%d %s at %d", heads, kv_heads, sparse ? "sparse" : "dense", context);
+    bench(name, cuda_attention, &a, rows, count);
+}
+
+static void bench_draw(int rows, float temperature, float top_p, int top_k)
+{
+    rig_reset();
+    struct pass *p = bench_pass(rows, 20);
+    struct lane_set lanes = {};
+    lanes.count = 1;
+    lanes.lane[0] = take_lane(64, 200);
+    lanes.lane[0]->temperature = temperature;
+    lanes.lane[0]->top_p = top_p;
+    lanes.lane[0]->top_k = top_k;
+    float *logits = take<float>(rows * 248320LL);
+    for (int64_t i = 0; i < rows * 248320LL; i++)
+        logits[i] = rig_float(4) + rig_float(4) + rig_float(4) + rig_float(4);
+    int32_t *drawn = take<int32_t>(rows);
+    push_all();
+    struct draw_args a = {p, lanes, 248320, 248320, 1, -1, logits, drawn};
+    char name[64];
+    snprintf(name, sizeof name, "draw: temperature %g, top_p %g, top_k %d", (double)temperature, (double)top_p, top_k);
+    bench(name, cuda_draw, &a, rows, 20);
+    struct rows_args rows_of = {p, lanes, ROWS_TRUNK, 0, rows};
+    bench("rows", cuda_rows, &rows_of, rows, 50);
+}
+
+static void bench_all(void)
+{
+    for (int rows = 1; rows <= 24; rows += rows == 1 ? 5 : 18)
+        bench_rows(rows);
+    bench_states(1, 1, 20);
+    bench_states(1, 0, 20);
+    bench_states(6, 0, 20);
+    bench_states(1024, 1, 3);
+    for (int rows = 1; rows <= 6; rows += 5) {
+        bench_cache(rows, 1024, 24, 2, true, 20);
+        bench_cache(rows, 8192, 24, 2, true, 20);
+        bench_cache(rows, 16384, 24, 2, true, 20);
+        bench_cache(rows, 8192, 24, 4, false, 20);
+    }
+    bench_cache(512, 8192, 24, 2, true, 2);
+    bench_cache(512, 8192, 24, 4, false, 2);
+    bench_draw(1, 0, 1, 0);
+    bench_draw(6, 0, 1, 0);
+    bench_draw(6, 0.8f, 0.95f, 20);
+    bench_draw(6, 0.8f, 1, 0);
+    bench_draw(6, 0.8f, 0.95f, 0);
+}
+#endif
+
+#endif

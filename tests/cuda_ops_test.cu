@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
+//   cuda_ops_test [group ...]   groups: rows states caches control draws; all of them without arguments; bench: times
+// With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
+
+#include "tests/cuda_ops_bench.cuh"
+#include "tests/cuda_ops_cache.cuh"
+#include "tests/cuda_ops_control.cuh"
+#include "tests/cuda_ops_rows.cuh"
+#include "tests/cuda_ops_state.cuh"
+
+static bool wanted(int count, char **names, const char *name)
+{
+    for (int i = 1; i < count; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return count < 2;
+}
+
+int main(int count, char **names)
+{
+#ifdef CUDA_EMULATION
+    const int largest = 0;
+#else
+    const int largest = 1;
+#endif
+    rig_open();
+    if (count == 2 && strcmp(names[1], "bench") == 0) {
+        bench_all();
+        return 0;
+    }
+    if (wanted(count, names, "rows")) {
+        test_norms();
+        test_elements();
+        test_mixtures();
+        test_ngram();
+    }
+    if (wanted(count, names, "states"))
+        test_states();
+    if (wanted(count, names, "caches"))
+        test_caches();
+    if (wanted(count, names, "control")) {
+        test_rows_of_passes();
+        test_moves();
+        test_ends();
+    }
+    if (wanted(count, names, "draws"))
+        test_draws(largest);
+    printf("1..%d\n", rig_tests);
+    return rig_failures > 0;
+}
