@@ -154,6 +154,28 @@ static void put_code(const struct weight *w, uint8_t *panel, int64_t o, int64_t 
     }
 }
 
+// Eight 4-bit codes of a row from column k (a multiple of 8) on, the first in the low bits: all three published forms agree.
+static uint32_t source_eight(const struct weight *w, const struct panel_source *s, int64_t row, int64_t k)
+{
+    if (s->code_type == NUMBER_GPTQ)
+        return number_u32(s->codes, k / 8 * s->rows + row);
+    return number_u32((const uint8_t *)s->codes + (row * w->k + k) / 2, 0);
+}
+
+// The four nibbles of a half, one a byte.
+static uint32_t spread(uint32_t half)
+{
+    half = (half | half << 8) & 0x00ff00ffu;
+    return (half | half << 4) & 0x0f0f0f0fu;
+}
+
+// put_bits of eight codes at once.
+static void put_eight(uint8_t *panel, int64_t o, int64_t k, uint32_t codes)
+{
+    uint32_t lane = spread(codes & 0xffffu) | spread(codes >> 16) << 4;
+    memcpy(panel + k / 8 * 64 + o * 4, &lane, 4);
+}
+
 // ---- scales -------------------------------------------------------------------------------------------------------------
 
 static int32_t scale_span(const struct weight *w)
@@ -320,6 +342,7 @@ bool panel_pack(const struct weight *w, const struct panel_source *s, uint8_t *d
     int64_t panel_bytes = data_bytes / panels;
     int32_t span = scale_span(w);
     int64_t groups = span ? round_up(w->k, span) / span : 0, scale_panel = panel_scale_size(w);
+    bool four = code_bits(w) == 4 && (w->encoding == ENC_AFFINE || w->encoding == ENC_NVFP4 || w->encoding == ENC_INT4);
     memset(data, 0, (size_t)data_bytes);
     if (span)
         memset(scale, 0, (size_t)panel_scale_bytes(w));
@@ -332,6 +355,8 @@ bool panel_pack(const struct weight *w, const struct panel_source *s, uint8_t *d
             if (span && !pack_scale(w, s, o, row, g, scale + i / PANEL * scale_panel, &flip, error))
                 return false;
             int64_t end = span && (g + 1) * span < w->k ? (g + 1) * span : w->k;
+            for (; four && k < end; k += 8)
+                put_eight(panel, o, k, source_eight(w, s, row, k) ^ (flip ? 0x88888888u : 0));
             for (; k < end; k++) {
                 uint32_t q = source_code(w, s, row, k);
                 if (!check_code(w, q, row, k, error))
