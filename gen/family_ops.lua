@@ -82,11 +82,11 @@ end
 function Builder:conv(u, name, options)
     local y = self:value(u.width)
     local dilation = options.dilation or 1
-    local bytes = (dilation * (options.taps - 1) + self.max_window) * u.width * 4
+    local state = { tails = dilation * (options.taps - 1) * u.width * 4, windows = self.max_window * u.width * 4 }
     self:op("conv", {
         { "pass", "pass", self.pass }, { "lanes", "lanes" }, { "channels", "int", u.width }, { "taps", "int", options.taps },
         { "dilation", "int", dilation }, { "activation", "act", options.act or "none" }, { "ldu", "int", u.ld },
-        { "ldy", "int", y.ld }, { "direct", "direct" }, { "state", "state", self.state:claim(name, bytes) }, { "u", "in", u },
+        { "ldy", "int", y.ld }, { "direct", "direct" }, { "state", "state", self.state:claim(name, state) }, { "u", "in", u },
         { "w", "vector", self.store:conv(name, u.width, options.taps) },
         { "bias", "vector", options.bias and self.store:vector(options.bias, u.width, "none") }, { "y", "out", y },
     }, {
@@ -101,11 +101,11 @@ function Builder:gated_delta(c, b, a, a_log, dt_bias, options)
     local nk, nv, dk, dv = options.nk, options.nv, options.dk, options.dv
     local y = self:value(nv * dv)
     local prepared = self:value(2 * nk * dk + 2 * nv)
-    local bytes = (nv * dk * dv + self.max_window * (nk * dk + nv * dv + 2 * nv)) * 4
+    local state = { recurrent = nv * dk * dv * 4, windows = self.max_window * (nk * dk + nv * dv + 2 * nv) * 4 }
     self:op("gdn", {
         { "pass", "pass", self.pass }, { "lanes", "lanes" }, { "nk", "int", nk }, { "nv", "int", nv }, { "dk", "int", dk },
         { "dv", "int", dv }, { "ldc", "int", c.ld }, { "ldb", "int", b.ld }, { "lda", "int", a.ld }, { "ldy", "int", y.ld },
-        { "direct", "direct" }, { "state", "state", self.state:claim(a_log, bytes) }, { "c", "in", c }, { "b", "in", b },
+        { "direct", "direct" }, { "state", "state", self.state:claim(a_log, state) }, { "c", "in", c }, { "b", "in", b },
         { "a", "in", a }, { "a_log", "vector", self.store:vector(a_log, nv, "none") },
         { "dt_bias", "vector", self.store:vector(dt_bias, nv, "none") }, { "prepared", "out", prepared }, { "y", "out", y },
     }, { nv = nv, dk = dk, dv = dv, state_bytes = nv * dk * dv * 4, shape = string.format("%d/%dx%dx%d", nk, nv, dk, dv) })
@@ -116,11 +116,11 @@ end
 function Builder:mamba(c, dt, names, options)
     local heads, dim, groups, n = options.heads, options.dim, options.groups, options.state_dim
     local y = self:value(heads * dim)
-    local bytes = (heads * dim * n + self.max_window * (heads * dim + groups * n + heads)) * 4
+    local state = { recurrent = heads * dim * n * 4, windows = self.max_window * (heads * dim + groups * n + heads) * 4 }
     self:op("mamba", {
         { "pass", "pass", self.pass }, { "lanes", "lanes" }, { "heads", "int", heads }, { "dim", "int", dim },
         { "groups", "int", groups }, { "state_dim", "int", n }, { "ldc", "int", c.ld }, { "ldt", "int", dt.ld },
-        { "ldy", "int", y.ld }, { "direct", "direct" }, { "state", "state", self.state:claim(names.a_log, bytes) },
+        { "ldy", "int", y.ld }, { "direct", "direct" }, { "state", "state", self.state:claim(names.a_log, state) },
         { "c", "in", c }, { "dt", "in", dt }, { "a_log", "vector", self.store:vector(names.a_log, heads, "none") },
         { "dt_bias", "vector", self.store:vector(names.dt_bias, heads, "none") },
         { "d", "vector", self.store:vector(names.d, heads, "none") }, { "y", "out", y },

@@ -94,16 +94,29 @@ function Store:rows(spec)
     end)
 end
 
--- Recurrent states: offsets in a lane's run, by name.
+-- Recurrent states: offsets in a lane's run, by name, and what each part of the run is for.
 local States = {}
 States.__index = States
 
-function States:claim(name, bytes)
+local function new_states()
+    return setmetatable({ bytes = 0, count = 0, parts = { recurrent = 0, tails = 0, windows = 0, streams = 0, alignment = 0 } }, States)
+end
+
+-- parts: bytes by kind. Returns the offset.
+function States:claim(name, parts)
     local s = self[name]
     if not s then
         s = self.bytes
         self[name] = s
-        self.bytes = self.bytes + (bytes + 63) // 64 * 64
+        local bytes = 0
+        for kind, n in pairs(parts) do
+            self.parts[kind] = self.parts[kind] + n
+            bytes = bytes + n
+        end
+        if parts.recurrent then self.count = self.count + 1 end
+        local whole = (bytes + 63) // 64 * 64
+        self.parts.alignment = self.parts.alignment + whole - bytes
+        self.bytes = self.bytes + whole
     end
     return s
 end
@@ -152,7 +165,7 @@ local build = {}
 function build.prompt(m, family, c, with_head)
     local r = trunk(m, family, c, "streams")
     if with_head then
-        local state = m.state:claim("saved streams", m.max_window * r.width * 4)
+        local state = m.state:claim("saved streams", { streams = m.max_window * r.width * 4 })
         m:rows("head", "fill")
         family.head.fill(m, c, family.head.input(m, c, m:gather(r, "trunk", r.width, state)))
         m:commit(true)
@@ -172,7 +185,7 @@ end
 
 local function absorb(m, family, c)
     m:rows("head", "absorb")
-    local state = m.state:claim("saved streams", m.max_window * c.streams_width * 4)
+    local state = m.state:claim("saved streams", { streams = m.max_window * c.streams_width * 4 })
     local x = family.head.input(m, c, m:gather(nil, nil, c.streams_width, state))
     family.head.fill(m, c, x)
     m:commit(true)
@@ -192,7 +205,7 @@ function build.round(m, family, c, drafts, with_head)
         end
     end
     local r = trunk(m, family, c)
-    if with_head then m:save_streams(r, m.state:claim("saved streams", m.max_window * r.width * 4)) end
+    if with_head then m:save_streams(r, m.state:claim("saved streams", { streams = m.max_window * r.width * 4 })) end
     m:accept(m:draw(logits(m, family, c, r), 1, -1, "drawn"))
 end
 
@@ -202,7 +215,7 @@ function graph.build(family, c, census, sizes, options)
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
     local model = {
         family = family, config = c, has_head = head and true or false, programs = {}, store = new_store(census, c),
-        states = setmetatable({ bytes = 0 }, States), caches = setmetatable({}, Caches), options = options, kept = {},
+        states = new_states(), caches = setmetatable({}, Caches), options = options, kept = {},
     }
     local lanes, window = options.lanes, options.window
     local max_window = options.max_window

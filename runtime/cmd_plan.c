@@ -1,32 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// plan: the memory that this model takes for a context and a number of lanes, before anything loads. The parts are those that
-// engine_open claims, computed by the same rules: pages of whole positions, a run of whole pages a lane, one arena.
+// plan: the memory that this model takes for a context and a number of lanes, before anything loads; no weight is read.
+// The sizes are those that engine_open claims: both come from memory_plan_make.
 
 #include "runtime/cli.h"
+#include "runtime/memory_plan.h"
 #include "runtime/pool.h"
 
 #include <jansson.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 64, PAGE_ALIGN = 64, KINDS = 3 };
-
-static const char *const kv_names[KINDS] = {"f32", "bf16", "fp8"};
+enum { OWN_BYTES = 1 << 20 }; // what a run adds to the process: the tokenizer's tables, a reply's text, counters
 
 struct plan {
-    int kv, context, lanes, page, threads;
-    int64_t page_bytes, kv_pages, run_pages; // pages: of all lanes
-    int64_t kv_bytes, run_bytes;             // of all lanes
-    int64_t scratch_bytes, tables_bytes;     // of the threads; page tables and token ids
-    int64_t kept_bytes, process_bytes;       // a kept state a lane; the program itself, as it is resident now
-    int64_t total, available;                // available: -1 when the system does not say
+    struct memory_plan memory;
+    int threads;
+    int64_t process_bytes;    // the program itself, as it is resident now, and OWN_BYTES
+    int64_t embedded_bytes;   // tables inside the binary, which opening it reads
+    int64_t total, available; // available: -1 when the system does not say
 };
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
+static const char *const part_names[RUN_PARTS] = {"recurrent", "tails", "windows", "streams", "alignment"};
 
 // MemAvailable of /proc/meminfo in bytes, or -1.
 static int64_t memory_available(void)
@@ -54,56 +49,54 @@ static int64_t process_resident(void)
     return (int64_t)resident * sysconf(_SC_PAGESIZE);
 }
 
-static bool sizes(struct plan *p, const struct settings *s, struct error *error)
-{
-    int most = model.max_context < DEFAULT_CONTEXT ? model.max_context : DEFAULT_CONTEXT;
-    p->context = s->context ? (int)s->context : most;
-    p->lanes = (int)s->lanes;
-    p->page = s->page ? (int)s->page : DEFAULT_PAGE;
-    p->threads = s->threads ? (int)s->threads : pool_cores();
-    if (p->context > model.max_context)
-        return error_set(error, "--context: expected at most %d, the model's limit, found %d", model.max_context,
-                         p->context);
-    if (p->lanes > model.lanes)
-        return error_set(error, "--lanes: expected at most %d, which this binary was built for, found %d", model.lanes,
-                         p->lanes);
-    if (p->page % 4 || p->page > 4096)
-        return error_set(error, "--page: expected a multiple of 4 up to 4096, found %d", p->page);
-    for (int i = 0; i < KINDS; i++)
-        if (s->kv_cache && !strcmp(s->kv_cache, kv_names[i]))
-            p->kv = i;
-    return true;
-}
-
 static bool make_plan(struct plan *p, const struct settings *s, struct error *error)
 {
-    *p = (struct plan){0};
-    if (!sizes(p, s, error))
+    *p = (struct plan){.threads = s->threads ? (int)s->threads : pool_cores()};
+    const struct memory_request request = {.context = (int)s->context,
+                                           .lanes = (int)s->lanes,
+                                           .page = (int)s->page,
+                                           .threads = p->threads,
+                                           .kv_cache = s->kv_cache};
+    if (!memory_plan_make(&p->memory, &request, error))
         return false;
-    int64_t bytes = p->page * model.position_bytes[p->kv];
-    p->page_bytes = bytes ? ceil_div(bytes, PAGE_ALIGN) * PAGE_ALIGN : (int64_t)PAGE_ALIGN * p->page;
-    p->kv_pages = p->lanes * (ceil_div(p->context + MAX_WINDOW, p->page) + 1);
-    p->run_pages = p->lanes * ceil_div(model.run_bytes, p->page_bytes);
-    p->kv_bytes = p->kv_pages * p->page_bytes;
-    p->run_bytes = p->run_pages * p->page_bytes;
-    p->scratch_bytes = (int64_t)p->threads * KERNEL_SCRATCH;
-    p->tables_bytes = p->lanes * (((int64_t)p->context + MAX_WINDOW + 2) * 4 + (p->kv_pages / p->lanes) * 4);
-    p->kept_bytes = p->lanes * model.run_bytes;
-    p->process_bytes = process_resident();
-    p->total = model.weight_bytes + model.arena_bytes + p->kv_bytes + p->run_bytes + p->scratch_bytes +
-               p->tables_bytes + p->kept_bytes + p->process_bytes;
+    int64_t run = 0;
+    for (int i = 0; i < RUN_PARTS; i++)
+        run += model.run_parts[i];
+    if (run != model.run_bytes)
+        return error_set(error, "the parts of a lane's state add up to %lld bytes, expected %lld: build again",
+                         (long long)run, (long long)model.run_bytes);
+    p->process_bytes = process_resident() + OWN_BYTES;
+    p->embedded_bytes = embedded_pack ? model.table_bytes : 0;
+    p->total = p->memory.total + p->process_bytes + p->embedded_bytes;
     p->available = memory_available();
     return true;
 }
 
+// The convolution tails as checkpoints count them, in bf16; kept here in fp32.
+static int64_t bf16_tails(void)
+{
+    return model.run_parts[RUN_TAILS] / 2;
+}
+
+static json_t *state_json(void)
+{
+    json_t *state = json_object();
+    for (int i = 0; i < RUN_PARTS; i++)
+        json_object_set_new(state, part_names[i], json_integer(model.run_parts[i]));
+    json_object_set_new(state, "recurrent_layers", json_integer(model.recurrent_layers));
+    json_object_set_new(state, "tails_in_bf16", json_integer(bf16_tails()));
+    return state;
+}
+
 static void print_json(const struct plan *p)
 {
+    const struct memory_plan *m = &p->memory;
     json_t *kv = json_object();
-    for (int i = 0; i < KINDS; i++)
-        json_object_set_new(kv, kv_names[i], json_integer(model.position_bytes[i]));
-    json_t *root =
-        json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:o}", "name", model.name, "context", p->context, "lanes", p->lanes,
-                  "page", p->page, "threads", p->threads, "kv_cache", kv_names[p->kv], "kv_bytes_a_token", kv);
+    for (int i = 0; i < KV_KINDS; i++)
+        json_object_set_new(kv, kv_kinds[i], json_integer(model.position_bytes[i]));
+    json_t *root = json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:o, s:o}", "name", model.name, "context", m->context,
+                             "lanes", m->lanes, "page", m->page, "threads", p->threads, "kv_cache",
+                             kv_kinds[m->kv_encoding], "kv_bytes_a_token", kv, "state_bytes_a_lane", state_json());
     const struct {
         const char *name;
         int64_t value;
@@ -112,14 +105,14 @@ static void print_json(const struct plan *p)
         {"table_bytes", model.table_bytes},
         {"arena_bytes", model.arena_bytes},
         {"run_bytes_a_lane", model.run_bytes},
-        {"page_bytes", p->page_bytes},
-        {"pages", p->kv_pages + p->run_pages},
-        {"kv_bytes", p->kv_bytes},
-        {"run_bytes", p->run_bytes},
-        {"scratch_bytes", p->scratch_bytes},
-        {"tables_bytes", p->tables_bytes},
-        {"kept_bytes", p->kept_bytes},
-        {"process_bytes", p->process_bytes},
+        {"page_bytes", m->page_bytes},
+        {"pages", m->pages},
+        {"kv_bytes", m->kv_bytes},
+        {"run_bytes", m->run_bytes},
+        {"scratch_bytes", m->scratch_bytes},
+        {"tables_bytes", m->tables_bytes},
+        {"kept_bytes", m->kept_bytes},
+        {"process_bytes", p->process_bytes + p->embedded_bytes},
         {"total_bytes", p->total},
         {"available_bytes", p->available},
     };
@@ -137,28 +130,59 @@ static void row(const char *name, int64_t bytes, const char *note)
     printf("  %-22s %10s  %15lld B  %s\n", name, cli_bytes(size, bytes), (long long)bytes, note);
 }
 
+// A lane's state part by part; the parts add up to what is allocated for it.
+static void print_state(void)
+{
+    char note[96] = "";
+    printf("state of a lane, whatever its length:\n");
+    if (model.recurrent_layers)
+        snprintf(note, sizeof note, "fp32, %d layers of %lld B", model.recurrent_layers,
+                 (long long)(model.run_parts[RUN_RECURRENT] / model.recurrent_layers));
+    row("recurrent state", model.run_parts[RUN_RECURRENT], note);
+    snprintf(note, sizeof note, "rows of convolutions, fp32; in bf16 %lld B", (long long)bf16_tails());
+    row("convolution tails", model.run_parts[RUN_TAILS], note);
+    snprintf(note, sizeof note, "the last %d rows a layer, to go back to when drafts are refused", MAX_WINDOW);
+    row("window rows", model.run_parts[RUN_WINDOWS], note);
+    row("saved streams", model.run_parts[RUN_STREAMS], "rows that the draft head has yet to read");
+    row("alignment", model.run_parts[RUN_ALIGNMENT], "");
+    row("sum", model.run_bytes, "");
+}
+
+static void print_kv(const struct plan *p)
+{
+    printf("kv bytes a token:\n");
+    for (int i = 0; i < KV_KINDS; i++) {
+        const char *note = memory_kv_note(i);
+        char mark[16];
+        snprintf(mark, sizeof mark, "%s%s", kv_kinds[i], i == p->memory.kv_encoding ? " *" : "");
+        row(mark, model.position_bytes[i], note ? note : "exact");
+    }
+}
+
 static void print_text(const struct plan *p)
 {
+    const struct memory_plan *m = &p->memory;
     char note[96], size[24], other[24];
-    printf("%s: context %d, %d lane%s, pages of %d positions, kv cache %s, %d threads\n", model.name, p->context,
-           p->lanes, p->lanes == 1 ? "" : "s", p->page, kv_names[p->kv], p->threads);
+    printf("%s: context %d, %d lane%s, pages of %d positions, kv cache %s, %d threads\n", model.name, m->context,
+           m->lanes, m->lanes == 1 ? "" : "s", m->page, kv_kinds[m->kv_encoding], p->threads);
     row("weights", model.weight_bytes, "");
     row("arena", model.arena_bytes, "activations of every program");
-    snprintf(note, sizeof note, "%lld pages of %lld B", (long long)p->kv_pages, (long long)p->page_bytes);
-    row("kv cache", p->kv_bytes, note);
-    snprintf(note, sizeof note, "%lld pages; state of a lane: %lld B", (long long)p->run_pages,
+    snprintf(note, sizeof note, "%d pages of %lld B", m->lanes * m->lane_pages, (long long)m->page_bytes);
+    row("kv cache", m->kv_bytes, note);
+    snprintf(note, sizeof note, "%lld pages; a lane's state takes %lld B", (long long)m->lanes * m->run_pages,
              (long long)model.run_bytes);
-    row("recurrent states", p->run_bytes, note);
-    row("scratch", p->scratch_bytes, "of the threads");
-    row("tables", p->tables_bytes, "page tables and token ids");
-    row("kept states", p->kept_bytes, "to go back to for the next turn");
-    row("process", p->process_bytes, "code and libraries");
-    row("total", p->total, "");
-    printf("kv bytes a token:");
-    for (int i = 0; i < KINDS; i++)
-        printf(" %s %lld%s", kv_names[i], (long long)model.position_bytes[i], i + 1 < KINDS ? "," : "\n");
-    if (model.table_bytes)
-        printf("n-gram table: %s in the file, read by row, not in memory\n", cli_bytes(size, model.table_bytes));
+    row("states", m->run_bytes, note);
+    row("scratch", m->scratch_bytes, "of the threads");
+    row("tables", m->tables_bytes, "page tables and token ids");
+    row("kept states", m->kept_bytes, "to go back to for the next turn");
+    row("process", p->process_bytes, "code, libraries, tokenizer");
+    if (p->embedded_bytes)
+        row("tables in the binary", p->embedded_bytes, "n-gram rows");
+    row("total", p->total, "resident when running");
+    if (model.table_bytes && !p->embedded_bytes)
+        row("n-gram table", model.table_bytes, "in the file, read by row, not in memory");
+    print_state();
+    print_kv(p);
     if (p->available < 0)
         printf("memory available: unknown\n");
     else

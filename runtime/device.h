@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Zeroed memory, aligned to 256 bytes; touched when used, where the target can. NULL with an error that names `what`.
+// Zeroed memory, aligned to 256 bytes, backed at once where the target can. NULL with an error that names `what`.
 void *device_alloc(int64_t bytes, const char *what, struct error *error);
 void device_free(void *memory, int64_t bytes);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Target memory on the CPU: anonymous maps that are touched when they are used. See device.h.
+// Target memory on the CPU: anonymous maps, backed when they are made, so that what a run takes is what the plan said and
+// memory cannot run short later. See device.h.
 
 #include "runtime/device.h"
 #include <string.h>
@@ -16,6 +17,9 @@ void *device_alloc(int64_t bytes, const char *what, struct error *error)
         return NULL;
     }
     madvise(memory, size, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+    madvise(memory, size, MADV_POPULATE_WRITE); // an older kernel backs it when it is used
+#endif
     return memory;
 }
 

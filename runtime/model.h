@@ -42,6 +42,9 @@ struct program {
     void (*emit)(struct exec *, const struct bind *);
 };
 
+// What a lane's run is made of. Recurrent states and tails are the architecture's; the rest lets a round go back.
+enum run_part { RUN_RECURRENT, RUN_TAILS, RUN_WINDOWS, RUN_STREAMS, RUN_ALIGNMENT, RUN_PARTS };
+
 struct model_fact {
     const char *name, *value; // rows of `info`
 };
@@ -54,6 +57,8 @@ struct model {
     int32_t page_ratio;                 // positions that one pooled row stands for
     bool has_head, has_weights;         // has_weights: false in a build from a config without tensors
     int64_t arena_bytes, run_bytes;
+    int64_t run_parts[RUN_PARTS];        // bytes of a lane's run by enum run_part; their sum is run_bytes
+    int32_t recurrent_layers;            // that RUN_RECURRENT is of
     int64_t logits_offset, drawn_offset; // of kept buffers in the arena
     int64_t logits_width;
     int64_t position_bytes[3]; // bytes a position of all caches, by kv encoding

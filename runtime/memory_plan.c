@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arithmetic of memory: pages of whole positions, a run of whole pages a lane. See memory_plan.h.
+
+#include "runtime/memory_plan.h"
+#include "kernels/cpu/kernel.h"
+#include "runtime/model.h"
+#include <inttypes.h>
+#include <string.h>
+
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 64, PAGE_ALIGN = 64 };
+
+const char *const kv_kinds[KV_KINDS] = {"f32", "bf16", "fp8"};
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static bool choose(struct memory_plan *p, const struct memory_request *r, struct error *error)
+{
+    p->lanes = r->lanes ? r->lanes : 1;
+    if (p->lanes < 1 || p->lanes > model.lanes)
+        return error_set(error, "--lanes: this build has 1 to %d, found %d", model.lanes, p->lanes);
+    p->context = r->context ? r->context : model.max_context < DEFAULT_CONTEXT ? model.max_context : DEFAULT_CONTEXT;
+    if (p->context < 1 || p->context > model.max_context)
+        return error_set(error, "--context: this model takes 1 to %d, found %d", model.max_context, p->context);
+    p->page = r->page ? r->page : DEFAULT_PAGE;
+    if (p->page < 4 || p->page % 4 || p->page > 4096)
+        return error_set(error, "--page: a multiple of 4 up to 4096 is expected, found %d", p->page);
+    const char *kv = r->kv_cache ? r->kv_cache : kv_kinds[0];
+    for (p->kv_encoding = 0; p->kv_encoding < KV_KINDS; p->kv_encoding++)
+        if (!strcmp(kv, kv_kinds[p->kv_encoding]))
+            return true;
+    return error_set(error, "--kv-cache: f32, bf16 or fp8 is expected, found %s", kv);
+}
+
+bool memory_plan_make(struct memory_plan *plan, const struct memory_request *request, struct error *error)
+{
+    struct memory_plan p = {0};
+    if (!choose(&p, request, error))
+        return false;
+    int64_t bytes = p.page * model.position_bytes[p.kv_encoding];
+    p.page_bytes = bytes ? ceil_div(bytes, PAGE_ALIGN) * PAGE_ALIGN : (int64_t)PAGE_ALIGN * p.page;
+    p.run_pages = (uint32_t)ceil_div(model.run_bytes, p.page_bytes);
+    p.lane_pages = (int32_t)ceil_div((int64_t)p.context + MAX_WINDOW, p.page) + 1;
+    int64_t pages = p.lanes * ((int64_t)p.lane_pages + p.run_pages);
+    if (pages > INT32_MAX)
+        return error_set(error, "--context %d needs %" PRId64 " pages; a larger --page or a smaller context is needed",
+                         p.context, pages);
+    p.pages = (uint32_t)pages;
+    p.kv_bytes = p.lanes * (int64_t)p.lane_pages * p.page_bytes;
+    p.run_bytes = p.lanes * (int64_t)p.run_pages * p.page_bytes;
+    p.tables_bytes = p.lanes * (((int64_t)p.context + MAX_WINDOW + 2) * 4 + (int64_t)p.lane_pages * 4);
+    p.kept_bytes = p.lanes * model.run_bytes;
+    p.scratch_bytes = (int64_t)request->threads * KERNEL_SCRATCH;
+    p.total = model.weight_bytes + model.arena_bytes + p.kv_bytes + p.run_bytes + p.tables_bytes + p.kept_bytes +
+              p.scratch_bytes;
+    *plan = p;
+    return true;
+}
+
+const char *memory_kv_note(int kv_encoding)
+{
+    static const char *const notes[KV_KINDS] = {
+        NULL,
+        "keys and values rounded to 8 bits of mantissa: logits move by a few thousandths, near ties may turn",
+        "keys and values rounded to E4M3 with a scale a row: logits move by a few hundredths, replies may differ",
+    };
+    return notes[kv_encoding];
+}
