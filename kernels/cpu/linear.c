@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // linear_args: fused projections of the live rows. Phase 0 prepares the rows, phase 1 takes one panel (or, the tiles way,
-// TILE_PANELS panels) of one part an item.
+// up to TILE_PANELS panels) of one part an item.
 // Invariant: an item writes its own outputs of every row and reads nothing that another item of its phase writes.
 
 #include "kernels/cpu/linear.h"
@@ -36,9 +36,18 @@ static void prepare_run(const void *args, int64_t begin, int64_t end, void *scra
     ISA_SYM(view_prepare)(&v, a->x, a->ldx, linear_rows(a), need, begin, end);
 }
 
+// Panels of an item of a part: fewer for a small matrix, so that its items still balance.
+static int part_span(const struct linear_args *a, const struct linear_part *part)
+{
+    int span = item_panels(ISA_SYM(product_need)(a->row_class, &part->w, a->k));
+    while (span > 2 && weight_panels(&part->w) < 16 * span)
+        span /= 2;
+    return span;
+}
+
 static int64_t part_items(const struct linear_args *a, int i)
 {
-    int span = item_panels(ISA_SYM(product_need)(a->row_class, &a->part[i].w, a->k));
+    int span = part_span(a, &a->part[i]);
     return (weight_panels(&a->part[i].w) + span - 1) / span;
 }
 
@@ -56,7 +65,7 @@ static int64_t linear_items(const void *args)
 static void linear_item(const struct linear_args *a, const struct linear_part *part, const struct row_view *v,
                         int64_t item, struct linear_room *room)
 {
-    int span = item_panels(ISA_SYM(product_need)(a->row_class, &part->w, a->k));
+    int span = part_span(a, part);
     int64_t first = item * span, left = weight_panels(&part->w) - first, rows = linear_rows(a);
     int panels = left < span ? (int)left : span;
     float alpha = part->alpha * weight_factor(&part->w, 0);
