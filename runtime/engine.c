@@ -93,52 +93,13 @@ static bool load_weights(struct engine *e, struct error *error)
     return load_pack(e, &shape, error) && weights_place(&e->weights, &e->pack, error);
 }
 
-// What the engine will claim, from the shapes alone, before anything loads.
-static bool make_plan(struct engine *e, struct error *error)
-{
-    struct engine_plan *p = &e->plan;
-    const int page = e->options.page;
-    int64_t rows = 0;
-    for (int i = 0; i < PASS_COUNT; i++)
-        rows += model.pass_rows[i];
-    p->page_bytes = ((int64_t)page * model.position_bytes[e->kv_encoding] + 63) / 64 * 64;
-    if (p->page_bytes == 0)
-        p->page_bytes = 64 * page;
-    p->run_pages = (uint32_t)((model.run_bytes + p->page_bytes - 1) / p->page_bytes);
-    p->table_size = (e->context + MAX_WINDOW + page - 1) / page + 1;
-    int64_t pages = e->options.pool_pages ? e->options.pool_pages : e->lanes * (p->table_size + (int64_t)p->run_pages);
-    if (pages > INT32_MAX)
-        return error_set(error, "--context %d needs %" PRId64 " pages; a larger --page or a smaller context is needed",
-                         e->context, pages);
-    p->page_count = (uint32_t)pages;
-    p->pages = pages * p->page_bytes;
-    p->passes = PASS_COUNT * (int64_t)sizeof(struct pass) + rows * 3 * (int64_t)sizeof(int32_t);
-    p->block = sizeof(struct round_block);
-    p->arena = model.arena_bytes;
-    p->tokens = (e->context + MAX_WINDOW + 2) * (int64_t)sizeof(int32_t);
-    p->tables = p->table_size * (int64_t)sizeof(uint32_t);
-    return true;
-}
-
-// What was allocated is what was planned: a buffer that is added without its line in the plan ends here, not in a full memory.
-static bool check_plan(const struct engine *e, struct error *error)
-{
-    const struct engine_plan *p = &e->plan;
-    int64_t planned = p->passes + p->block + p->arena + p->pages + e->lanes * (p->tokens + p->tables);
-    int64_t claimed = e->passes.bytes + e->block.bytes + model.arena_bytes + e->pages.count * e->pages.page_bytes;
-    for (int i = 0; i < e->lanes; i++)
-        claimed += e->slot[i].tokens.bytes + e->slot[i].table.bytes;
-    if (claimed != planned || p->run_pages * p->page_bytes < model.run_bytes)
-        return error_set(error, "the memory plan is wrong: %" PRId64 " bytes were planned, %" PRId64 " are claimed",
-                         planned, claimed);
-    return true;
-}
-
 // The blocks of all passes, with the arrays of their rows behind them.
 static bool open_passes(struct engine *e, struct error *error)
 {
-    const int64_t head = PASS_COUNT * (int64_t)sizeof(struct pass);
-    if (!mirror_open(&e->passes, e->plan.passes, "the rows of a pass", error))
+    int64_t rows = 0, head = PASS_COUNT * (int64_t)sizeof(struct pass);
+    for (int i = 0; i < PASS_COUNT; i++)
+        rows += model.pass_rows[i];
+    if (!mirror_open(&e->passes, head + rows * 3 * (int64_t)sizeof(int32_t), "the rows of a pass", error))
         return false;
     struct pass *pass = e->passes.host;
     int32_t *at = (int32_t *)(void *)((uint8_t *)e->passes.device + head);
@@ -159,51 +120,33 @@ static enum page_order page_order(const char *name)
     return name && !strcmp(name, "shuffled") ? PAGES_SHUFFLED : PAGES_IDENTITY;
 }
 
-static bool open_slot(struct engine *e, int i, struct error *error)
+static bool open_pages(struct engine *e, struct error *error)
 {
-    struct slot *slot = &e->slot[i];
-    slot->lane = &engine_block(e)->lane[i];
-    slot->draft = i + 1;
-    slot->tags = calloc((size_t)e->plan.table_size, sizeof *slot->tags);
-    if (!slot->tags || !copy_index_open(&slot->copy))
-        return error_set(error, "no memory for a lane");
-    return mirror_open(&slot->tokens, e->plan.tokens, "a lane's tokens", error) &&
-           mirror_open(&slot->table, e->plan.tables, "a lane's page table", error);
+    return pages_open(&e->pages, e->plan.pages, e->plan.page_bytes, page_order(e->options.page_order), error);
 }
 
 static bool open_lanes(struct engine *e, struct error *error)
 {
-    const struct engine_plan *p = &e->plan;
-    if (!pages_open(&e->pages, p->page_count, (uint32_t)e->lanes * p->run_pages, p->page_bytes,
-                    page_order(e->options.page_order), error) ||
-        !mirror_open(&e->block, p->block, "the lanes", error))
+    if (!mirror_open(&e->block, sizeof(struct round_block), "the lanes", error))
         return false;
-    e->arena = device_alloc(p->arena, "the arena", error);
+    e->arena = device_alloc(model.arena_bytes, "the arena", error);
     e->logits = malloc((size_t)model.tail * (size_t)model.logits_width * sizeof *e->logits);
     if (!e->arena || !e->logits)
         return e->arena ? error_set(error, "no memory for logits") : false;
-    for (int i = 0; i < e->lanes; i++)
-        if (!open_slot(e, i, error))
-            return false;
-    return check_plan(e, error);
-}
-
-// The common keys: each lane alone, and all of them.
-static void warm(struct engine *e)
-{
-    struct slot *all[MAX_LANES];
     for (int i = 0; i < e->lanes; i++) {
-        all[i] = &e->slot[i];
-        engine_warm(e, &all[i], 1);
+        e->slot[i].lane = &engine_block(e)->lane[i];
+        if (!mirror_open(&e->slot[i].tokens, (e->context + MAX_WINDOW + 2) * (int64_t)sizeof(int32_t),
+                         "a lane's tokens", error) ||
+            !mirror_open(&e->slot[i].table, e->table_size * (int64_t)sizeof(uint32_t), "a lane's page table", error))
+            return false;
     }
-    if (e->lanes > 1 && engine_lane_count(e->lanes) == e->lanes)
-        engine_warm(e, all, e->lanes);
+    return true;
 }
 
 static bool open_all(struct engine *e, struct error *error)
 {
     struct exec_options options = {.isa = e->options.isa, .threads = e->options.threads};
-    if (!choose_sizes(e, error) || !make_plan(e, error))
+    if (!choose_sizes(e, error))
         return false;
     e->exec = exec_open(&options, error);
     if (!e->exec)
@@ -211,15 +154,33 @@ static bool open_all(struct engine *e, struct error *error)
     e->graphs = graph_store_open(GRAPH_BYTES, GRAPHS);
     if (!e->graphs)
         return error_set(error, "no memory to start");
-    depth_init(&e->depth, model.window - 1);
-    e->force = -1;
-    if (!open_passes(e, error) || !open_lanes(e, error) || !load_weights(e, error))
+    return open_passes(e, error) && open_pages(e, error) && open_lanes(e, error) && load_weights(e, error);
+}
+
+bool engine_open(struct engine **out, const struct engine_options *options, struct error *error)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    *out = NULL;
+    if (!e)
+        return error_set(error, "no memory to start");
+    e->options = *options;
+    e->pack.file = -1;
+    if (!open_all(e, error)) {
+        engine_close(e);
         return false;
-    if (!e->options.eager)
-        warm(e);
+    }
+    if (!options->quiet)
+        fprintf(stderr, "%s: %s kernels, %d threads, weights %.1f MiB%s, arena %.1f MiB, %d lane%s of %d positions\n",
+                model.name, engine_isa(e), engine_threads(e), (double)model.weight_bytes / (1 << 20),
+                options->map ? " (mapped)" : "", (double)model.arena_bytes / (1 << 20), e->lanes,
+                e->lanes == 1 ? "" : "s", e->context);
+    const char *note = memory_kv_note(e->kv_encoding);
+    if (note && !options->quiet)
+        fprintf(stderr, "--kv-cache %s: %s\n", kv_kinds[e->kv_encoding], note);
+    *out = e;
     return true;
 }
-@@OPEN@@
+
 void engine_close(struct engine *e)
 {
     if (!e)
