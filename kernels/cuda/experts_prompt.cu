@@ -212,8 +212,8 @@ static size_t expert_shared(void)
 
 cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows)
 {
-    expert_plan plan = {prepared_at(args->scratch, rows, args->k),
-                        (uintptr_t)args->h % 16 == 0 && args->inner % 4 == 0};
+    expert_plan plan = {prepared_at(args->scratch, rows, args->k), (uintptr_t)args->h % 16 == 0 && args->inner % 4 == 0,
+                        UP_WHOLE};
     cudaError_t error = launch(stream, dim3(1), dim3(SORT_THREADS), (size_t)args->experts * 4, experts_sort_kernel,
                                args->pass, args->ids, args->slots, args->experts, args->groups);
     if (error == cudaSuccess)
@@ -235,7 +235,8 @@ cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args 
 cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_args *args, int rows)
 {
     int64_t pairs = (int64_t)rows * args->slots;
-    expert_plan plan = {prepared_at(args->scratch, pairs, args->k), (uintptr_t)args->y % 16 == 0 && args->n % 4 == 0};
+    expert_plan plan = {prepared_at(args->scratch, pairs, args->k), (uintptr_t)args->y % 16 == 0 && args->n % 4 == 0,
+                        UP_WHOLE};
     cudaError_t error = prompt_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs, plan.x);
     if (error != cudaSuccess)
         return error;

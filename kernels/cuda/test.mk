@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The tests of the CUDA matrix kernels. Included by the top Makefile when it wants them, or alone: make -f kernels/cuda/test.mk TARGET
+#   build/cuda-test/matrix        needs a GPU to run; "matrix bench [decode|prompt]" times
+#   build/cuda-test/matrix_host   the same tests of the same sources as coroutines on the host (tests/cuda_emulation.h)
+
+NVCC       ?= /usr/local/cuda/bin/nvcc
+CUDA_HOME  ?= /usr/local/cuda
+CUDA_ARCH  ?= 90a
+CUDA_FLAGS := -std=c++17 -O3 -I. -Ibuild/common -gencode arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) \
+              -Xcompiler -Wall,-Wextra -Werror all-warnings -cudart static
+MATRIX_C   := tests/cuda_matrix_sample.c kernels/cpu/layout.c kernels/cpu/layout_row.c
+MATRIX_CU  := $(addprefix kernels/cuda/,linear.cu linear_prompt.cu experts.cu experts_prompt.cu embed.cu)
+MATRIX_H   := $(wildcard kernels/cuda/*.cuh tests/cuda_matrix_*.h tests/cuda_emulation.h kernels/cpu/*.h)
+MATRIX_OUT := build/cuda-test
+
+matrix-gpu: $(MATRIX_OUT)/matrix
+matrix-host: $(MATRIX_OUT)/matrix_host
+
+$(MATRIX_OUT)/%.o: %.c $(MATRIX_H)
+	@mkdir -p $(@D)
+	gcc -std=gnu11 -O2 -Wall -Wextra -Wconversion -Werror -ffp-contract=off -I. -c $< -o $@
+$(MATRIX_OUT)/%.o: %.cu $(MATRIX_H)
+	@mkdir -p $(@D)
+	$(NVCC) $(CUDA_FLAGS) -c $< -o $@
+$(MATRIX_OUT)/matrix: $(MATRIX_CU:%.cu=$(MATRIX_OUT)/%.o) $(MATRIX_OUT)/tests/cuda_matrix_test.o $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o)
+	$(NVCC) $(CUDA_FLAGS) $^ -o $@
+$(MATRIX_OUT)/matrix_host: tests/cuda_matrix_host.cpp $(MATRIX_CU) $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o) tests/cuda_matrix_test.cu $(MATRIX_H)
+	g++ -std=c++17 -O0 -w -I. -Ibuild/common -I$(CUDA_HOME)/include $< $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o) -lm -o $@

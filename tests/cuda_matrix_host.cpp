@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The CUDA matrix kernels and their tests as one host program (tests/cuda_emulation.h).
+
+#define CUDA_EMULATION
+#include "kernels/cuda/embed.cu"
+#include "kernels/cuda/experts.cu"
+#include "kernels/cuda/experts_prompt.cu"
+#include "kernels/cuda/linear.cu"
+#include "kernels/cuda/linear_prompt.cu"
+#include "tests/cuda_matrix_test.cu"
