@@ -68,6 +68,7 @@ VEC_INLINE void fp8_rows(const struct panel *p, int span, int R, const struct ro
 #pragma GCC unroll 32
         for (int r = 0; r < R; r++)
             acc[r][0] = acc[r][1] = acc[r][2] = acc[r][3] = vf_zero();
+#pragma GCC unroll 8
         for (int64_t line = b * 8; line < end * 8; line++) {
             vf w[4];
             fp8_columns(&t, p->data + line * 64, w);

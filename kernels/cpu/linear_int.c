@@ -53,6 +53,7 @@ VEC_INLINE void codes_rows(const struct panel *p, int bits, int R, const struct 
 #pragma GCC unroll 32
         for (int r = 0; r < R; r++)
             s[r] = (digit_sums){{vi_set1(0), vi_set1(0), vi_set1(0)}};
+#pragma GCC unroll 2
         for (int i = b; i < b + p->group_blocks; i++) {
             const uint8_t *block = p->data + (int64_t)i * bits * 64;
 #pragma GCC unroll 32
@@ -97,6 +98,7 @@ VEC_INLINE void nvfp4_rows(const struct panel *p, int R, const struct row_view *
         row[r] = digits_row(v, rows[r]);
         total[r] = vf_zero();
     }
+#pragma GCC unroll 4
     for (int g = 0; g < p->blocks * 2; g++) {
         digit_sums s[BLOCK_ROWS];
         const uint8_t *lines = p->data + (int64_t)g * 128;
