@@ -116,7 +116,7 @@ local function round_up(a, unit) return (a + unit - 1) // unit * unit end
 
 -- Bytes of memory that kernels use within a launch: the formulas of kernels/cpu/layout.h.
 ops.scratch = {
-    linear_scratch = function(rows, k) return 8 * round_up(rows, 16) * round_up(k, 128) end,
+    linear_scratch = function(rows, k) return 10 * round_up(rows, 16) * round_up(k, 128) end,
     experts_groups = function(rows, slots, experts) return round_up(64 + 4 * (2 * experts + 1 + rows * slots), 64) end,
 }
 

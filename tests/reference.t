@@ -23,7 +23,7 @@ local function ok(good, name, detail)
 end
 
 local function capture(command)
-    local pipe = io.popen(command .. " 2>&1")
+    local pipe = io.popen("exec 2>&1; " .. command)
     local text = pipe:read("a")
     local good = pipe:close()
     return good, text
@@ -62,7 +62,7 @@ end
 -- One eval: returns the bytes of its logits file and what it printed.
 local function eval(binary, ids, rows, options)
     os.remove(OUT .. "logits")
-    local good, text = capture(string.format("%s eval --tokens-file %s --last %d --out %slogits %s", binary, ids, rows, OUT, options))
+    local good, text = capture(string.format("%s eval 2>/dev/null --tokens-file %s --last %d --out %slogits %s", binary, ids, rows, OUT, options))
     return good and read(OUT .. "logits") or "", text
 end
 
@@ -71,9 +71,11 @@ local function wrong_greedy(printed, expected, margins)
     local i = 0
     for id in printed:gmatch("%d+") do
         i = i + 1
-        if tonumber(id) ~= expected[i] then return margins[i] > MARGIN and i or nil end
+        if tonumber(id) ~= expected[i] then if margins[i] > MARGIN then return i end
+            return nil
+        end
     end
-    return i == #expected and nil or i
+    if i ~= #expected then return i end
 end
 
 local function prompts_agree(binary, name, e, isa, bound)

@@ -91,10 +91,10 @@ void row_decode(int32_t encoding, int32_t bits, int32_t group, int32_t k, const 
                 float *out);
 
 // Bytes of linear_args.scratch and of experts_*_args.scratch for `rows` rows of k:
-//   8 * round_up(rows, 16) * round_up(k, 128)
+//   10 * round_up(rows, 16) * round_up(k, 128)
 static inline int64_t linear_scratch_bytes(int64_t rows, int64_t k)
 {
-    return 8 * round_up(rows, 16) * round_up(k, 128);
+    return 10 * round_up(rows, 16) * round_up(k, 128);
 }
 
 // Bytes of experts_*_args.groups: 64 + 4 * (2 * experts + 1 + rows * slots), rounded up to 64.

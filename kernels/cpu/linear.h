@@ -21,9 +21,11 @@
 
 enum {
     CHUNK_BLOCKS = 8,
-    CHUNK_ROWS = 256, // rows that run together, so that running sums fit the scratch
-    TILE_PANELS = 8,  // panels of an item of the tiles way
-    TILE_BLOCKS = 16, // blocks of k whose weights are decoded together
+    CHUNK_ROWS = 256,             // rows that run together, so that running sums fit the scratch
+    TILE_PANELS = 8,              // panels of an item of the tiles way
+    TILE_BLOCKS = 8,              // blocks of k whose weights are decoded together
+    ROW_PARTS = 3,                // bf16 parts of a row: together all 24 bits of a number
+    ROW_BLOCK = ROW_PARTS * 1024, // bytes of 16 rows x 32 k in the tiles
 };
 
 // Rows of activations, prepared: x padded to blocks, digits, tiles, as the weights of the launch need.
@@ -31,7 +33,7 @@ struct row_view {
     const float *x; // row r at x + r * ld; readable up to round_up(k, 32) with zeros beyond k
     int64_t ld;
     int32_t k, kp;   // kp = round_up(k, 128)
-    uint8_t *tiles;  // [row / 16][kp / 32][2][16][32] bf16: high and low parts; also the padded copies of x
+    uint8_t *tiles;  // [row / 16][kp / 32][ROW_PARTS][16][32] bf16, high part first; also the padded copies of x
     uint8_t *digits; // [row][4 * kp], see linear_rows.c
 };
 
@@ -48,7 +50,7 @@ struct linear_room {
         float lanes[CHUNK_BLOCKS * 32 * PANEL];
         struct {
             uint8_t weights[2][TILE_PANELS][TILE_BLOCKS * 1024]; // high, low
-            uint8_t gathered[CHUNK_ROWS / 16][TILE_BLOCKS * 2048];
+            uint8_t gathered[CHUNK_ROWS / 16][TILE_BLOCKS * ROW_BLOCK];
         };
     };
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tiles way of linear.h. Two by two tiles of 16 rows x 16 outputs; a tile of sums takes, 32 k at a time, the row's high
-// part, its low part, and (encodings whose numbers need more than a bf16) the row's high part with the weight's low part.
-// Invariant: a tile row sees only its own row of activations, and the order of the three products is fixed.
+// The tiles way of linear.h. Two by two tiles of 16 rows x 16 outputs; a tile of sums takes, 32 k at a time, the row's three
+// parts, and (encodings whose numbers need more than a bf16) the row's two higher parts with the weight's low part.
+// Invariant: a tile row sees only its own row of activations, and the order of the products is fixed.
 
 #include "kernels/cpu/linear.h"
 
@@ -40,7 +40,7 @@ static void decode_tiles(const struct panel *p, int begin, int end, float *lanes
     }
 }
 
-// Sums of up to 2 x 2 tiles over `blocks` blocks. a[i]: the rows' tiles (2048 bytes a block), b[j]: the weights' (1024),
+// Sums of up to 2 x 2 tiles over `blocks` blocks. a[i]: the rows' tiles (ROW_BLOCK bytes a block), b[j]: the weights' (1024),
 // low[j]: their low parts, or NULL. c[i][j]: 16 x 16 sums, added to when `more`.
 VEC_INLINE void tile_block(int M, int N, int blocks, const uint8_t *const *a, const uint8_t *const *b,
                            const uint8_t *const *low, float *const (*c)[2], int more)
@@ -60,21 +60,19 @@ VEC_INLINE void tile_block(int M, int N, int blocks, const uint8_t *const *a, co
         _tile_zero(3);
     }
     for (int64_t s = 0; s < blocks; s++) {
-        for (int part = 0; part < 3; part++) {
-            // part 0: high x weight; 1: low x weight; 2: high x low part of the weight
-            if (part == 2 && !low[0])
-                break;
-            if (part != 1) {
-                _tile_loadd(4, (part ? low[0] : b[0]) + s * 1024, 64);
+        for (int product = 0; product < (low[0] ? ROW_PARTS + 2 : ROW_PARTS); product++) {
+            const int part = product % ROW_PARTS;
+            if (part == 0) {
+                _tile_loadd(4, (product ? low[0] : b[0]) + s * 1024, 64);
                 if (N > 1)
-                    _tile_loadd(5, (part ? low[1] : b[1]) + s * 1024, 64);
+                    _tile_loadd(5, (product ? low[1] : b[1]) + s * 1024, 64);
             }
-            _tile_loadd(6, a[0] + s * 2048 + (part == 1 ? 1024 : 0), 64);
+            _tile_loadd(6, a[0] + s * ROW_BLOCK + part * 1024, 64);
             _tile_dpbf16ps(0, 6, 4);
             if (N > 1)
                 _tile_dpbf16ps(1, 6, 5);
             if (M > 1) {
-                _tile_loadd(7, a[1] + s * 2048 + (part == 1 ? 1024 : 0), 64);
+                _tile_loadd(7, a[1] + s * ROW_BLOCK + part * 1024, 64);
                 _tile_dpbf16ps(2, 7, 4);
                 if (N > 1)
                     _tile_dpbf16ps(3, 7, 5);
@@ -108,8 +106,9 @@ static void gather_tiles(const struct row_view *v, const int32_t *rows, int coun
         uint8_t *to = room->gathered[r / 16] + r % 16 * 64;
         const uint8_t *from = NULL;
         if (r < count)
-            from = v->tiles + rows[r] / 16 * 64 * (int64_t)v->kp + (int64_t)begin * 2048 + rows[r] % 16 * 64;
-        for (int64_t s = 0; s < 2 * (end - begin); s++)
+            from = v->tiles + rows[r] / 16 * 32 * ROW_PARTS * (int64_t)v->kp + (int64_t)begin * ROW_BLOCK +
+                   rows[r] % 16 * 64;
+        for (int64_t s = 0; s < ROW_PARTS * (end - begin); s++)
             vi_store(to + s * 1024, from ? vi_load(from + s * 1024) : vi_set1(0));
     }
 }
@@ -135,9 +134,9 @@ void ISA_SYM(tiles_panels)(const struct weight *w, int64_t e, int64_t first, int
         for (int r = 0; r < count; r += 32) {
             const uint8_t *a[2];
             for (int i = 0; i < 2; i++)
-                a[i] = consecutive
-                           ? v->tiles + (rows[0] + r + 16 * i) / 16 * 64 * (int64_t)v->kp + (int64_t)begin * 2048
-                           : room->gathered[r / 16 + i];
+                a[i] = consecutive ? v->tiles + (rows[0] + r + 16 * i) / 16 * 32 * ROW_PARTS * (int64_t)v->kp +
+                                         (int64_t)begin * ROW_BLOCK
+                                   : room->gathered[r / 16 + i];
             for (int j = 0; j < panels; j += 2) {
                 float *to = sums + (j * CHUNK_ROWS + r) * PANEL, *next = to + CHUNK_ROWS * PANEL;
                 float *const c[2][2] = {{to, next}, {to + 16 * PANEL, next + 16 * PANEL}};

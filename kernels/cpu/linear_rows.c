@@ -9,7 +9,7 @@ struct row_view ISA_SYM(view_make)(const float *x, int64_t ld, int32_t k, int64_
 {
     struct row_view v = {.x = x, .ld = ld, .k = k, .kp = (int32_t)round_up(k, 128)};
     v.tiles = scratch;
-    v.digits = (uint8_t *)scratch + 4 * round_up(rows, 16) * v.kp;
+    v.digits = (uint8_t *)scratch + 2 * ROW_PARTS * round_up(rows, 16) * v.kp;
     // tiles and padded copies share a place: padded rows live in the digits' place when there are no digits to hold
     if (needs & NEED_PADDED) {
         v.x = (const float *)(const void *)(needs & NEED_TILES ? v.digits : v.tiles);
@@ -105,17 +105,18 @@ static vf columns(const float *x, int32_t at, int32_t k)
     return k - at >= VEC ? vf_load(x + at) : vf_load_n(x + at, k - at);
 }
 
-// bf16 high and low parts of a row to its place in the tiles; x == NULL: zeros.
+// The bf16 parts of a row to its place in the tiles; x == NULL: zeros. Each part is what the parts before it leave over.
 static void tiles_make(const struct row_view *v, const float *x, int64_t r, int32_t begin, int32_t end)
 {
-    uint8_t *place = v->tiles + r / 16 * 64 * v->kp + r % 16 * 64 + (int64_t)begin * 64;
-    for (int32_t at = begin; at < end; at += 32, place += 2048) {
+    uint8_t *place = v->tiles + r / 16 * 32 * ROW_PARTS * v->kp + r % 16 * 64 + (int64_t)begin * 32 * ROW_PARTS;
+    for (int32_t at = begin; at < end; at += 32, place += ROW_BLOCK) {
         vf a = columns(x, at, v->k), b = columns(x, at + VEC, v->k);
-        vi high = (vi)_mm512_cvtne2ps_pbh(b, a);
-        vf a_high = vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(high)), 16));
-        vf b_high = vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(high, 1)), 16));
-        vi_store(place, high);
-        vi_store(place + 1024, (vi)_mm512_cvtne2ps_pbh(vf_sub(b, b_high), vf_sub(a, a_high)));
+        for (int part = 0; part < ROW_PARTS; part++) {
+            vi bits = (vi)_mm512_cvtne2ps_pbh(b, a);
+            vi_store(place + part * 1024, bits);
+            a = vf_sub(a, vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)), 16)));
+            b = vf_sub(b, vf_bits(vi_sll(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bits, 1)), 16)));
+        }
     }
 }
 
