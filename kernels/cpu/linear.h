@@ -8,7 +8,7 @@
 //   digits (linear_int.c, AVX-512 VNNI; codes of at most 8 bits and NVFP4) the row as three signed base-256 digits under one
 //          power of two per 128 k: a group's sum is exact in integers, then scaled into a running fp32 sum, groups in order.
 //   bytes  (linear_fp8.c, AVX-512 VBMI; E4M3 codes) fp32 like lanes, a chunk being a span of k that shares its scale.
-//   tiles  (linear_amx.c, AMX, prompt class) the row as bf16 high and low parts, the weight as bf16, with a low part where the
+//   tiles  (linear_amx.c, AMX, prompt class) the row as three bf16 parts, the weight as bf16, with a low part where the
 //          encoding needs one: sums in fp32 by the tile unit, 32 k at a time in ascending order.
 // Invariant: nothing of that depends on the number of rows, their places, or who runs them.
 
