@@ -7,6 +7,7 @@
 -- PIANOLA_REFERENCE=DIR,DIR names others.
 
 package.path = "tests/lib/?.lua;" .. package.path
+local cjson = require "cjson"
 local reference = require "reference"
 
 -- Largest absolute difference of logits (their spread is 1.2 to 2.7): fp32 sums in another order.
@@ -71,7 +72,8 @@ local function wrong_greedy(printed, expected, margins)
     local i = 0
     for id in printed:gmatch("%d+") do
         i = i + 1
-        if tonumber(id) ~= expected[i] then if margins[i] > MARGIN then return i end
+        if tonumber(id) ~= expected[i] then
+            if margins[i] > MARGIN then return i end
             return nil
         end
     end
@@ -106,9 +108,8 @@ end
 
 -- Family of a folder, as a user would say it after reading config.json.
 local function family(path)
-    local config = read(path .. "/config.json")
-    return config:find('"qwen4_exp"', 1, true) and "flashnext" or config:match('\n  "model_type": "([%w_]+)"')
-        or config:match('"model_type": "([%w_]+)"'):gsub("_text$", "")
+    local kind = cjson.decode(read(path .. "/config.json")).model_type
+    return kind == "qwen4_exp" and "flashnext" or kind
 end
 
 os.execute("mkdir -p " .. OUT)
