@@ -54,9 +54,11 @@ static void linear_call(const struct kernel *kernel, const struct sample *s, int
 }
 
 // Largest error over its bound. The bound: fp32 sums (2^-19 of the sum of magnitudes), activations held to 2^-21 of the
-// largest of their 128 in the decode class, to 2^-15 each in the prompt class.
+// largest of their 128; 2^-15 in the prompt class where an encoding's numbers may be held as two bf16.
 static double linear_error(const struct sample *s, int class, const float *x, const float *y, int rows)
 {
+    int enc = s->w.encoding;
+    bool rounded = enc == ENC_AFFINE || enc == ENC_INT4 || enc == ENC_F16 || enc == ENC_FP8_BLOCK;
     double worst = 0;
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < s->w.n; o++) {
@@ -67,7 +69,7 @@ static double linear_error(const struct sample *s, int class, const float *x, co
                     for (int j = i, n = i + 128; (top = j == i ? 0 : top, j < n && j < s->w.k); j++)
                         top = fmax(top, fabs((double)x[r * (s->w.k + 5) + j]));
                 sum += v * s->value[(int64_t)o * s->w.k + i];
-                bound += fabs(v) * m * (class == CLASS_PROMPT ? 0x1p-15 : 0x1p-19) + 0x1p-21 * top * m;
+                bound += fabs(v) * m * (class == CLASS_PROMPT && rounded ? 0x1p-15 : 0x1p-19) + 0x1p-21 * top * m;
             }
             double error = fabs(sum - (double)y[r * (s->w.n + GUARD) + o]) / bound;
             worst = !(error <= worst) ? error : worst;
