@@ -38,6 +38,8 @@ static void control_open(struct control_rig *c)
         t->limit = t->length + rig_below(t->rows + 2);
         t->tail_first = t->length - 3;
         t->tail_rows = rig_below(4);
+        t->headless = rig_below(3) == 0;
+        t->force = rig_below(3) == 0 ? 1 + rig_below(6) : 0;
         if (l != 2)
             c->lanes.lane[l] = t;
     }
@@ -56,9 +58,10 @@ static bool control_same(void)
 {
     uint8_t *seen = pull(rig_host, (int64_t)rig_used);
     for (int i = 0; i < rig_slot_count; i++) {
-        void **place = (void **)(seen + ((uint8_t *)rig_slots[i] - rig_host));
-        if (*place)
-            *place = rig_host + ((uint8_t *)*place - rig_device);
+        uint8_t *place = seen + (rig_slots[i] - rig_host), *there;
+        memcpy(&there, place, sizeof there);
+        there = there ? rig_host + (there - rig_device) : NULL;
+        memcpy(place, &there, sizeof there);
     }
     return same(seen, rig_host, (int64_t)rig_used);
 }

@@ -28,9 +28,9 @@ extern "C" {
     X(head_norm)                                                                                                       \
     X(add)                                                                                                             \
     X(glu)                                                                                                             \
-    X(hc_mix) X(hc_inject) X(streams_add) X(ngram) X(ple_gate) X(ple_add) X(conv) X(gdn) X(mamba) X(kv_append)         \
-        X(index_pool) X(index_select) X(attention) X(route) X(moe_sum) X(rows) X(gather) X(save_streams) X(draw)       \
-            X(accept) X(commit)
+    X(hc_mix)                                                                                                          \
+    X(hc_inject) X(streams_add) X(ngram) X(ple_gate) X(ple_add) X(conv) X(gdn) X(mamba) X(kv_append) X(index_pool)     \
+        X(index_select) X(attention) X(route) X(moe_sum) X(rows) X(gather) X(save_streams) X(draw) X(accept) X(commit)
 #define RIG_DECLARE(op)                                                                                                \
     extern "C" const struct kernel kernel_##op##_portable;                                                             \
     extern "C" cudaError_t cuda_##op(cudaStream_t, const struct op##_args *, int);
@@ -76,11 +76,11 @@ static inline float rig_float(float scale)
 
 // ---- memory on both sides ------------------------------------------------------------------------------------------------------
 
-enum { RIG_ARENA = 96 << 20, RIG_SLOTS = 256 };
+enum { RIG_ARENA = 256 << 20, RIG_SLOTS = 256 };
 
 static uint8_t *rig_host, *rig_device, *rig_seen;
 static size_t rig_used;
-static void **rig_slots[RIG_SLOTS];
+static uint8_t *rig_slots[RIG_SLOTS]; // where pointers lie
 static int rig_slot_count;
 
 static void rig_check(cudaError_t error, const char *what)
@@ -130,7 +130,7 @@ template <typename T> static void slot(T **place)
 {
     if (rig_slot_count == RIG_SLOTS)
         exit(printf("Bail out! too many slots\n"));
-    rig_slots[rig_slot_count++] = (void **)place;
+    rig_slots[rig_slot_count++] = (uint8_t *)place;
 }
 
 static inline bool rig_inside(uint64_t word)
@@ -145,9 +145,11 @@ static void push(const void *p, int64_t bytes)
     uint8_t *copy = (uint8_t *)malloc((size_t)bytes);
     memcpy(copy, p, (size_t)bytes);
     for (int i = 0; i < rig_slot_count; i++) {
-        const int64_t offset = (uint8_t *)rig_slots[i] - rig_host - (int64_t)at;
-        if (offset >= 0 && offset < bytes && *rig_slots[i]) {
-            void *there = rig_device + ((uint8_t *)*rig_slots[i] - rig_host);
+        const int64_t offset = rig_slots[i] - rig_host - (int64_t)at;
+        uint8_t *there;
+        memcpy(&there, rig_slots[i], sizeof there);
+        if (offset >= 0 && offset < bytes && there) {
+            there = rig_device + (there - rig_host);
             memcpy(copy + offset, &there, sizeof there);
         }
     }

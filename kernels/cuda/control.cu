@@ -38,10 +38,10 @@ DEVICE int32_t rows_of(const struct rows_args *a, const struct lane *lane, int32
         return rows > 0 ? length - *first : 0;
     case ROWS_LAST:
         *first = length - 1;
-        return rows > 0 && *first >= 0;
-    default:
+        return rows > 0 && *first >= 0 && !lane->headless;
+    default: // as many lanes as in ROWS_LAST: a chain goes on from the same row
         *first = length - 1 + a->step;
-        return rows > 0 && length > 0;
+        return rows > 0 && length > 0 && !lane->headless;
     }
 }
 
@@ -191,15 +191,15 @@ __global__ void __launch_bounds__(MAX_LANES *WARP) accept_kernel(const __grid_co
         return;
     }
     const int32_t *drawn = a.drawn + a.pass->lane_first[l];
-    const int32_t length = lane->length, drafts = least(lane->drafts, rows - 1);
+    const int32_t length = lane->length, drafts = least(lane->drafts, rows - 1), force = lane->force;
     int32_t *tokens = lane->tokens;
     const int32_t token = i < rows ? drawn[i] : 0;
-    const bool equal = i < drafts && tokens[length + 1 + i] == token;
+    const bool equal = i < drafts && (force ? i + 1 < force : tokens[length + 1 + i] == token);
     const int32_t accepted = __ffs((int)~__ballot_sync(WHOLE_WARP, equal)) - 1;
-    if (i <= accepted)
+    if (i <= accepted) {
         result[1 + i] = token;
-    if (i == accepted)
-        tokens[length + 1 + accepted] = token;
+        tokens[length + 1 + i] = token;
+    }
     if (i == 0) {
         lane->accepted = accepted;
         lane->length = length + accepted + 1;

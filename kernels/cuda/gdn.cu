@@ -96,6 +96,17 @@ DEVICE void gdn_stage_prepared(const struct gdn_args *a, const struct gdn_block 
     stage_rows<true>(s->beta, 1, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1);
 }
 
+// Asks for the block's part of S while earlier kernels still run: a hint, which changes no bits. lane->run never changes.
+DEVICE void gdn_prefetch(const struct gdn_args *a, const uint8_t *run)
+{
+    const int32_t slices = (int32_t)gridDim.x / a->nv, columns = (int32_t)blockDim.x / STATE_PARTS;
+    const int32_t head = (int32_t)blockIdx.x / slices, first = (int32_t)blockIdx.x % slices * columns;
+    const uint8_t *state = run + a->state + 4 * ((int64_t)head * a->dk * a->dv + first);
+    const int32_t lines = (4 * (a->dv - first < columns ? a->dv - first : columns) + 127) / 128;
+    for (int32_t i = (int32_t)threadIdx.x; i < a->dk * lines; i += (int32_t)blockDim.x)
+        prefetch_l2(state + (int64_t)(i / lines) * a->dv * 4 + i % lines * 128);
+}
+
 // ---- the state ---------------------------------------------------------------------------------------------------------------
 
 template <int PER, bool STORE>
@@ -111,18 +122,22 @@ DEVICE void gdn_move(const struct gdn_args *a, float *state, float *s, int32_t p
     }
 }
 
-template <int PER>
-DEVICE void gdn_fold(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, const float *saved,
-                     int32_t base, int32_t n, float *state, int32_t column, int32_t part)
+// n saved rows from row `base` of the window on.
+DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s,
+                            const float *saved, int32_t base, int32_t n, int32_t padded)
 {
     const int64_t ld = gdn_saved_width(a);
     const float *from = saved + base * ld;
-    __syncthreads();
-    stage_rows<false>(s->k, 4 * PER, from + b->key, ld, n, a->dk, 4 * PER);
-    stage_rows<false>(s->v, b->columns, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0);
-    stage_rows<false>(s->decay, 1, from + b->keys + b->values + b->head, ld, n, 1, 1);
-    stage_rows<false>(s->beta, 1, from + b->keys + b->values + a->nv + b->head, ld, n, 1, 1);
-    __syncthreads();
+    stage_rows<true>(s->k, padded, from + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->v, b->columns, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0);
+    stage_rows<true>(s->decay, 1, from + b->keys + b->values + b->head, ld, n, 1, 1);
+    stage_rows<true>(s->beta, 1, from + b->keys + b->values + a->nv + b->head, ld, n, 1, 1);
+}
+
+template <int PER>
+DEVICE void gdn_fold(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float *state, int32_t column,
+                     int32_t part)
+{
     for (int32_t t = 0; t < n; t++)
         gdn_step<PER, false>(state, s->k + t * 4 * PER, s->k, s->v[t * b->columns + column], s->decay[t], s->beta[t],
                              part);
@@ -169,9 +184,11 @@ __global__ void __launch_bounds__(256) gdn_kernel(const __grid_constant__ struct
     extern __shared__ __align__(16) float shared[];
     constexpr int PADDED = STATE_PARTS * PER;
     const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS, column = threadIdx.x / STATE_PARTS;
+    const struct lane *lane = a.lanes.lane[l];
+    if (lane)
+        gdn_prefetch(&a, lane->run);
     pdl_wait();
     pdl_trigger();
-    const struct lane *lane = a.lanes.lane[l];
     if (!lane || a.pass->lane_rows[l] == 0)
         return;
     const struct gdn_block b = gdn_block_of(&a, l);
@@ -181,8 +198,21 @@ __global__ void __launch_bounds__(256) gdn_kernel(const __grid_constant__ struct
     float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
     float *saved = gdn_saved(&a, lane), state[PER];
     gdn_move<PER, false>(&a, home, state, part, live);
-    for (int32_t base = 0; base < fold; base += T)
-        gdn_fold<PER>(&a, &b, &first, saved, base, fold - base < T ? fold - base : T, state, column, part);
+    // What the first rows need is under way before the first barrier.
+    const struct gdn_stage rows = gdn_stage_at(shared, T, PADDED, b.columns, FUSED ? 1 : 0);
+    const int32_t start = (int32_t)(b.rows < T ? b.rows : T);
+    for (int32_t base = 0; base < fold || base == 0; base += T) {
+        const int32_t n = fold - base < T ? fold - base : T;
+        if (n > 0)
+            gdn_stage_saved(&a, &b, &first, saved, base, n, PADDED);
+        __pipeline_commit();
+        if (FUSED && base == 0)
+            gdn_stage_raw(&a, &b, &rows, b.row, start, PADDED);
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        gdn_fold<PER>(&b, &first, n, state, column, part);
+        __syncthreads();
+    }
     if (fold > 0 && !a.direct)
         gdn_move<PER, true>(&a, home, state, part, live);
     if constexpr (FUSED) {
@@ -190,18 +220,19 @@ __global__ void __launch_bounds__(256) gdn_kernel(const __grid_constant__ struct
             cluster_arrive();
         for (int64_t at = 0; at < b.rows; at += T) {
             const int32_t n = (int32_t)(b.rows - at < T ? b.rows - at : T);
-            __syncthreads();
-            gdn_stage_raw(&a, &b, &first, b.row + at, n, PADDED);
-            __syncthreads();
-            gdn_run<PER>(&a, &b, &first, b.row + at, n, state, column, part);
+            if (at > 0) {
+                __syncthreads();
+                gdn_stage_raw(&a, &b, &rows, b.row + at, n, PADDED);
+                __syncthreads();
+            }
+            gdn_run<PER>(&a, &b, &rows, b.row + at, n, state, column, part);
             if (!a.direct && at == 0)
                 cluster_wait();
             if (!a.direct)
-                gdn_keep(&a, &b, &first, saved, (int32_t)at, n, PADDED);
+                gdn_keep(&a, &b, &rows, saved, (int32_t)at, n, PADDED);
         }
     } else {
-        __syncthreads();
-        gdn_stage_prepared(&a, &b, &first, b.row, (int32_t)(b.rows < T ? b.rows : T), PADDED);
+        gdn_stage_prepared(&a, &b, &rows, b.row, start, PADDED);
         __pipeline_commit();
         for (int64_t at = 0, which = 0; at < b.rows; at += T, which ^= 1) {
             const int64_t next = at + T, left = b.rows - next;
@@ -271,7 +302,7 @@ template <int PER, int T, bool FUSED>
 static cudaError_t gdn_launch(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
 {
     const dim3 grid((unsigned)a->nv * blocks_for(a->dv, columns), (unsigned)a->lanes.count);
-    const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns) * (FUSED ? 1 : 2);
+    const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns) * 2;
     return launch_cluster(stream, grid, (unsigned)columns * STATE_PARTS, floats * sizeof(float), cluster,
                           gdn_kernel<PER, T, FUSED>, *a);
 }

@@ -25,10 +25,22 @@ DEVICE float route_logit(const struct route_args *a, int64_t r, int32_t e)
     return e < a->experts ? a->logits[r * a->ldl + e] : -INFINITY;
 }
 
+// The highest of a lane's keys, the first of equal ones.
+template <int N> DEVICE void route_best(const uint32_t *key, uint32_t *best, int32_t *at)
+{
+    *best = 0;
+    *at = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        if (key[n] > *best) {
+            *best = key[n];
+            *at = n;
+        }
+}
+
 // N: experts a lane; lane has experts lane, lane + 32, ...
 template <int N> __global__ void __launch_bounds__(WARP) route_kernel(const __grid_constant__ struct route_args a)
 {
-    __shared__ int32_t chosen[WARP];
     const int32_t lane = threadIdx.x;
     const int64_t r = blockIdx.x;
     pdl_wait();
@@ -53,37 +65,31 @@ template <int N> __global__ void __launch_bounds__(WARP) route_kernel(const __gr
         key[n] = e < a.experts ? route_key(value) : 0;
     }
     total = warp_sum<WARP>(total);
-    float sum = 0, mine = 0; // mine: the probability of the expert in slot `lane`
+    uint32_t best = 0, mine = 0; // best: of this lane's keys; mine: the expert in slot `lane`
+    int32_t at = 0;
+    route_best<N>(key, &best, &at);
     for (int32_t s = 0; s < a.slots; s++) {
-        uint32_t best = 0;
-        int32_t at = 0;
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            if (key[n] > best) {
-                best = key[n];
-                at = n;
-            }
         const uint32_t highest = __reduce_max_sync(WHOLE_WARP, best);
         const uint32_t id = __reduce_min_sync(WHOLE_WARP, best == highest ? (uint32_t)(lane + at * WARP) : ~0u);
-        float weight = 0;
+        mine = lane == s ? id : mine;
+        if (id % WARP == (uint32_t)lane) {
 #pragma unroll
-        for (int n = 0; n < N; n++)
-            if ((uint32_t)(lane + n * WARP) == id) {
-                key[n] = 0;
-                weight = a.sigmoid ? p[n] : __fdiv_rn(p[n], total);
-            }
-        weight = __shfl_sync(WHOLE_WARP, weight, (int)(id % WARP));
-        sum = __fadd_rn(sum, weight);
-        if (lane == s)
-            mine = weight;
-        if (lane == 0)
-            chosen[s] = (int32_t)id;
+            for (int n = 0; n < N; n++)
+                key[n] = n == at ? 0 : key[n];
+            route_best<N>(key, &best, &at);
+        }
     }
-    __syncwarp();
+    float weight = 0, sum = 0;
+    if (lane < a.slots) {
+        const float logit = a.logits[r * a.ldl + mine];
+        weight = a.sigmoid ? f_sigmoid(logit) : __fdiv_rn(expf(__fadd_rn(logit, -top)), total);
+    }
+    for (int32_t s = 0; s < a.slots; s++)
+        sum = __fadd_rn(sum, __shfl_sync(WHOLE_WARP, weight, s));
     sum = a.normalise ? (a.sigmoid ? __fadd_rn(sum, 1e-20f) : sum) : 1.0f;
     if (lane < a.slots) {
-        a.ids[r * a.slots + lane] = chosen[lane];
-        a.weights[r * a.slots + lane] = f_mul(__fdiv_rn(mine, sum), a.factor);
+        a.ids[r * a.slots + lane] = (int32_t)mine;
+        a.weights[r * a.slots + lane] = f_mul(__fdiv_rn(weight, sum), a.factor);
     }
 }
 

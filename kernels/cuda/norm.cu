@@ -89,30 +89,46 @@ __global__ void __launch_bounds__(512) gated_norm_kernel(const __grid_constant__
         return;
     const float *x = a.x + r * a.ldx + at, *z = a.z + r * a.ldz + at, *w = a.w + (a.norm_after ? at : 0);
     float *y = a.y + r * a.ldy + at, sum = 0;
+    vec<W> kept, gates, weights; // of the thread's first vector, read before the sum
     for (int32_t i = thread * W; i < a.dim; i += threads * W) {
         vec<W> t = vec_load<W>(x + i);
-        if (a.norm_after) {
-            const vec<W> gate = vec_load<W>(z + i);
+        vec<W> gate = vec_load<W>(z + i);
+        if (i == thread * W)
+            weights = vec_load<W>(w + i);
 #pragma unroll
-            for (int j = 0; j < W; j++)
-                t.v[j] = f_mul(t.v[j], f_activate(gate.v[j], a.activation));
-        }
-#pragma unroll
-        for (int j = 0; j < W; j++)
+        for (int j = 0; j < W; j++) {
+            gate.v[j] = f_activate(gate.v[j], a.activation);
+            if (a.norm_after)
+                t.v[j] = f_mul(t.v[j], gate.v[j]);
             sum = fmaf(t.v[j], t.v[j], sum);
+        }
+        if (i == thread * W) {
+            kept = t;
+            gates = gate;
+        }
     }
     sum = BLOCK ? block_sum(sum, space) : warp_sum<WARP>(sum);
     const float factor = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
     for (int32_t i = thread * W; i < a.dim; i += threads * W) {
-        vec<W> t = vec_load<W>(x + i);
-        const vec<W> gate = vec_load<W>(z + i), weight = vec_load<W>(w + i);
+        vec<W> t, gate, weight;
+        if (i == thread * W) {
+            t = kept;
+            gate = gates;
+            weight = weights;
+        } else {
+            t = vec_load<W>(x + i);
+            gate = vec_load<W>(z + i);
+            weight = vec_load<W>(w + i);
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                gate.v[j] = f_activate(gate.v[j], a.activation);
+                t.v[j] = a.norm_after ? f_mul(t.v[j], gate.v[j]) : t.v[j];
+            }
+        }
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            const float open = f_activate(gate.v[j], a.activation);
-            if (a.norm_after)
-                t.v[j] = f_mul(f_mul(f_mul(t.v[j], open), factor), weight.v[j]);
-            else
-                t.v[j] = f_mul(f_mul(f_mul(t.v[j], factor), weight.v[j]), open);
+            const float normed = f_mul(f_mul(t.v[j], factor), weight.v[j]);
+            t.v[j] = a.norm_after ? normed : f_mul(normed, gate.v[j]);
         }
         vec_store<W>(y + i, t);
     }

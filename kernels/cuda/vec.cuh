@@ -84,6 +84,16 @@ DEVICE float f_activate(float x, int32_t activation)
     }
 }
 
+// Asks for the line of an address in device memory.
+DEVICE void prefetch_l2(const void *p)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+#else
+    (void)p;
+#endif
+}
+
 // Sum over groups of WIDTH neighbouring lanes; every lane gets it.
 template <int WIDTH> DEVICE float warp_sum(float x)
 {
