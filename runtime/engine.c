@@ -4,19 +4,26 @@
 // for a stream's own bookkeeping.
 
 #include "runtime/engine_state.h"
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { GRAPHS = 256 };
-static const int64_t GRAPH_BYTES = 64 << 20;
+enum { GRAPHS = 512 };
+static const int64_t GRAPH_BYTES = 256 << 20;
+static const float DECODE_SHARE = 0.25f, MOST_SHARE = 0.9f;
 
-double engine_seconds(void)
+static bool choose_pace(struct engine *e, struct error *error)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    struct engine_options *o = &e->options;
+    if (o->pool_pages < 0 || o->round_rows < 0 || o->solo_chunk < 0 || o->busy_chunk < 0)
+        return error_set(error, "pages of the pool, rows of a round and rows of a chunk must not be negative");
+    o->solo_chunk = o->solo_chunk && o->solo_chunk < model.chunk ? o->solo_chunk : model.chunk;
+    o->busy_chunk = o->busy_chunk ? o->busy_chunk : (model.chunk + 3) / 4;
+    o->busy_chunk = o->busy_chunk < model.chunk ? o->busy_chunk : model.chunk;
+    o->decode_share = o->decode_share == 0 ? DECODE_SHARE : o->decode_share < 0 ? 0 : o->decode_share;
+    o->decode_share = o->decode_share < MOST_SHARE ? o->decode_share : MOST_SHARE;
+    return true;
 }
 
 static bool choose_sizes(struct engine *e, struct error *error)
@@ -24,15 +31,13 @@ static bool choose_sizes(struct engine *e, struct error *error)
     const struct engine_options *o = &e->options;
     const struct memory_request request = {
         .context = o->context, .lanes = o->lanes, .page = o->page, .kv_cache = o->kv_cache};
-    if (!memory_plan_make(&e->plan, &request, error))
+    if (!memory_plan_make(&e->sizes, &request, error))
         return false;
-    e->lanes = e->plan.lanes;
-    e->context = e->plan.context;
-    e->options.page = e->plan.page;
-    e->kv_encoding = e->plan.kv_encoding;
-    e->run_pages = e->plan.run_pages;
-    e->table_size = e->plan.lane_pages;
-    return true;
+    e->lanes = e->sizes.lanes;
+    e->context = e->sizes.context;
+    e->options.page = e->sizes.page;
+    e->kv_encoding = e->sizes.kv_encoding;
+    return choose_pace(e, error);
 }
 
 struct progress {
@@ -93,13 +98,44 @@ static bool load_weights(struct engine *e, struct error *error)
     return load_pack(e, &shape, error) && weights_place(&e->weights, &e->pack, error);
 }
 
+// What the engine will claim, from the shapes alone, before anything loads.
+static void make_plan(struct engine *e)
+{
+    struct engine_plan *p = &e->plan;
+    int64_t rows = 0;
+    for (int i = 0; i < PASS_COUNT; i++)
+        rows += model.pass_rows[i];
+    p->page_bytes = e->sizes.page_bytes;
+    p->run_pages = e->sizes.run_pages;
+    p->table_size = e->sizes.lane_pages;
+    p->page_count = e->options.pool_pages ? (uint32_t)e->options.pool_pages : e->sizes.pages;
+    p->pages = p->page_count * p->page_bytes;
+    p->passes = PASS_COUNT * (int64_t)sizeof(struct pass) + rows * 3 * (int64_t)sizeof(int32_t);
+    p->block = sizeof(struct round_block);
+    p->arena = model.arena_bytes;
+    p->tokens = (e->context + MAX_WINDOW + 2) * (int64_t)sizeof(int32_t);
+    p->tables = p->table_size * (int64_t)sizeof(uint32_t);
+}
+
+// What was allocated is what was planned: a buffer that is added without its line in the plan ends here, not in a full memory.
+static bool check_plan(const struct engine *e, struct error *error)
+{
+    const struct engine_plan *p = &e->plan;
+    int64_t planned = p->passes + p->block + p->arena + p->pages + e->lanes * (p->tokens + p->tables);
+    int64_t claimed = e->passes.bytes + e->block.bytes + model.arena_bytes + e->pages.count * e->pages.page_bytes;
+    for (int i = 0; i < e->lanes; i++)
+        claimed += e->slot[i].tokens.bytes + e->slot[i].table.bytes;
+    if (claimed != planned || p->run_pages * p->page_bytes < model.run_bytes)
+        return error_set(error, "the memory plan is wrong: %" PRId64 " bytes were planned, %" PRId64 " are claimed",
+                         planned, claimed);
+    return true;
+}
+
 // The blocks of all passes, with the arrays of their rows behind them.
 static bool open_passes(struct engine *e, struct error *error)
 {
-    int64_t rows = 0, head = PASS_COUNT * (int64_t)sizeof(struct pass);
-    for (int i = 0; i < PASS_COUNT; i++)
-        rows += model.pass_rows[i];
-    if (!mirror_open(&e->passes, head + rows * 3 * (int64_t)sizeof(int32_t), "the rows of a pass", error))
+    const int64_t head = PASS_COUNT * (int64_t)sizeof(struct pass);
+    if (!mirror_open(&e->passes, e->plan.passes, "the rows of a pass", error))
         return false;
     struct pass *pass = e->passes.host;
     int32_t *at = (int32_t *)(void *)((uint8_t *)e->passes.device + head);
@@ -120,27 +156,45 @@ static enum page_order page_order(const char *name)
     return name && !strcmp(name, "shuffled") ? PAGES_SHUFFLED : PAGES_IDENTITY;
 }
 
-static bool open_pages(struct engine *e, struct error *error)
+static bool open_slot(struct engine *e, int i, struct error *error)
 {
-    return pages_open(&e->pages, e->plan.pages, e->plan.page_bytes, page_order(e->options.page_order), error);
+    struct slot *slot = &e->slot[i];
+    slot->lane = &engine_block(e)->lane[i];
+    slot->draft = i + 1;
+    slot->tags = calloc((size_t)e->plan.table_size, sizeof *slot->tags);
+    if (!slot->tags || !copy_index_open(&slot->copy))
+        return error_set(error, "no memory for a lane");
+    return mirror_open(&slot->tokens, e->plan.tokens, "a lane's tokens", error) &&
+           mirror_open(&slot->table, e->plan.tables, "a lane's page table", error);
 }
 
 static bool open_lanes(struct engine *e, struct error *error)
 {
-    if (!mirror_open(&e->block, sizeof(struct round_block), "the lanes", error))
+    const struct engine_plan *p = &e->plan;
+    if (!pages_open(&e->pages, p->page_count, (uint32_t)e->lanes * p->run_pages, p->page_bytes,
+                    page_order(e->options.page_order), error) ||
+        !mirror_open(&e->block, p->block, "the lanes", error))
         return false;
-    e->arena = device_alloc(model.arena_bytes, "the arena", error);
+    e->arena = device_alloc(p->arena, "the arena", error);
     e->logits = malloc((size_t)model.tail * (size_t)model.logits_width * sizeof *e->logits);
     if (!e->arena || !e->logits)
         return e->arena ? error_set(error, "no memory for logits") : false;
-    for (int i = 0; i < e->lanes; i++) {
-        e->slot[i].lane = &engine_block(e)->lane[i];
-        if (!mirror_open(&e->slot[i].tokens, (e->context + MAX_WINDOW + 2) * (int64_t)sizeof(int32_t),
-                         "a lane's tokens", error) ||
-            !mirror_open(&e->slot[i].table, e->table_size * (int64_t)sizeof(uint32_t), "a lane's page table", error))
+    for (int i = 0; i < e->lanes; i++)
+        if (!open_slot(e, i, error))
             return false;
+    return check_plan(e, error);
+}
+
+// The common keys: each lane alone, and all of them.
+static void warm(struct engine *e)
+{
+    struct slot *all[MAX_LANES];
+    for (int i = 0; i < e->lanes; i++) {
+        all[i] = &e->slot[i];
+        engine_warm(e, &all[i], 1);
     }
-    return true;
+    if (e->lanes > 1 && engine_lane_count(e->lanes) == e->lanes)
+        engine_warm(e, all, e->lanes);
 }
 
 static bool open_all(struct engine *e, struct error *error)
@@ -148,13 +202,20 @@ static bool open_all(struct engine *e, struct error *error)
     struct exec_options options = {.isa = e->options.isa, .threads = e->options.threads};
     if (!choose_sizes(e, error))
         return false;
+    make_plan(e);
     e->exec = exec_open(&options, error);
     if (!e->exec)
         return false;
     e->graphs = graph_store_open(GRAPH_BYTES, GRAPHS);
     if (!e->graphs)
         return error_set(error, "no memory to start");
-    return open_passes(e, error) && open_pages(e, error) && open_lanes(e, error) && load_weights(e, error);
+    depth_init(&e->depth, model.window - 1);
+    e->force = -1;
+    if (!open_passes(e, error) || !open_lanes(e, error) || !load_weights(e, error))
+        return false;
+    if (!e->options.eager)
+        warm(e);
+    return true;
 }
 
 bool engine_open(struct engine **out, const struct engine_options *options, struct error *error)
@@ -170,10 +231,13 @@ bool engine_open(struct engine **out, const struct engine_options *options, stru
         return false;
     }
     if (!options->quiet)
-        fprintf(stderr, "%s: %s kernels, %d threads, weights %.1f MiB%s, arena %.1f MiB, %d lane%s of %d positions\n",
-                model.name, engine_isa(e), engine_threads(e), (double)model.weight_bytes / (1 << 20),
-                options->map ? " (mapped)" : "", (double)model.arena_bytes / (1 << 20), e->lanes,
-                e->lanes == 1 ? "" : "s", e->context);
+        fprintf(
+            stderr,
+            "%s: %s kernels, %d threads, weights %.1f MiB%s, arena %.1f MiB, %d lane%s of %d positions, %u pages of "
+            "%d positions\n",
+            model.name, engine_isa(e), engine_threads(e), (double)model.weight_bytes / (1 << 20),
+            options->map ? " (mapped)" : "", (double)model.arena_bytes / (1 << 20), e->lanes, e->lanes == 1 ? "" : "s",
+            e->context, e->pages.count, e->options.page);
     const char *note = memory_kv_note(e->kv_encoding);
     if (note && !options->quiet)
         fprintf(stderr, "--kv-cache %s: %s\n", kv_kinds[e->kv_encoding], note);
@@ -185,10 +249,16 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
+    while (e->first)
+        stream_close(e->first);
     for (int i = 0; i < MAX_LANES; i++)
         stream_close(e->slot[i].stream);
+    if (e->exec)
+        engine_wait(e, NULL);
     graph_store_close(e->graphs);
     for (int i = 0; i < MAX_LANES; i++) {
+        free(e->slot[i].tags);
+        copy_index_close(&e->slot[i].copy);
         mirror_close(&e->slot[i].tokens);
         mirror_close(&e->slot[i].table);
     }
@@ -222,4 +292,34 @@ int engine_chunk(const struct engine *engine)
 {
     (void)engine;
     return model.chunk;
+}
+
+void engine_force_acceptance(struct engine *engine, double chance)
+{
+    engine->force = chance;
+}
+
+void engine_counters(const struct engine *e, struct engine_counters *c)
+{
+    const struct graph_counters *g = graph_store_counters(e->graphs);
+    *c = e->counters;
+    c->graphs_replayed = g->replayed;
+    c->graphs_captured = g->captured;
+    c->graphs_eager = g->eager;
+    c->graphs_evicted = g->evicted;
+    c->graphs_failed = g->failed;
+    c->graph_bytes = graph_store_bytes(e->graphs);
+    c->pages = e->pages.count;
+    c->pages_claimed = e->pages.claimed;
+    c->pages_promised = e->pages.promised;
+    c->pages_most = e->pages.most;
+    c->page_bytes = e->pages.page_bytes;
+    c->lanes = e->lanes;
+    for (int i = 0; i < e->lanes; i++) {
+        const struct stream *s = e->slot[i].stream;
+        c->lanes_decoding += s && s->phase == STREAM_DECODING;
+        c->lanes_filling += s && (s->phase == STREAM_FILLING || s->phase == STREAM_OPEN);
+    }
+    for (const struct stream *s = e->first; s; s = s->next)
+        c->waiting++;
 }

@@ -3,7 +3,11 @@
 // The engine: one model, its lanes, and rounds over them. One thread at a time may call it.
 //
 // A stream is one reply being made: prompt rows first (prompt-class, in chunks), then rounds, each of which yields one token
-// or more. Drafts change how many tokens a round yields, never which.
+// or more. Drafts change how many tokens a round yields, never which; nor do other streams.
+//
+// Two ways to drive streams, which may be mixed:
+//   stream_open, stream_prompt, stream_next        the caller decides what runs when: a command line
+//   stream_submit, engine_turn, stream_take        the engine does: admission, chunks between rounds, one round for all lanes
 
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -24,6 +28,11 @@ struct engine_options {
     int page;               // positions a page, a multiple of 4; 0: 64
     const char *page_order; // test: "identity" (default), "reversed", "shuffled"
     const char *kv_cache;   // "f32", "bf16", "fp8"; NULL: the default of the build
+    int pool_pages;         // pages of the pool; 0: every lane can hold a whole context
+    int round_rows;         // most rows of a round; 0: no limit
+    int solo_chunk;         // prompt rows a pass while nothing decodes; 0: the largest
+    int busy_chunk;         // prompt rows a pass beside replies; 0: a quarter of the largest
+    float decode_share;     // share of the time that replies keep while a prompt is read; 0: 0.25; negative: none
     bool map;               // map the weight file instead of reading it
     bool synthetic;         // generated weights instead of a file
     bool no_drafts;         // leave the draft head out
@@ -41,12 +50,24 @@ struct sampling {
 
 struct stream_options {
     struct sampling sampling;
-    int drafts; // most drafts a round: 0 none, -1: as many as pay
+    int drafts;    // most drafts a round: 0 none, -1: as many as pay, n: always n
+    bool no_copy;  // no drafts from the stream's own tokens
+    int positions; // most positions that the stream will hold; 0: the context. Pages for that many are set aside
 };
 
 struct stream_counters {
-    int64_t prompt_tokens, reply_tokens, rounds, drafted, accepted;
-    double prompt_seconds, decode_seconds;
+    int64_t prompt_tokens, reply_tokens, rounds, drafted, accepted, copied, copies_accepted;
+    double prompt_seconds, decode_seconds, longest_gap; // gap: between two rounds of a reply, seconds
+};
+
+// For /metrics and /health.
+struct engine_counters {
+    int64_t rounds, lane_rounds, chunks, drafted, accepted, copied, copies_accepted, reply_tokens, prompt_tokens;
+    int64_t submitted, admitted, waited, refused, cancelled, finished, failed;
+    int64_t graphs_replayed, graphs_captured, graphs_eager, graphs_evicted, graphs_failed, graph_bytes;
+    int64_t pages, pages_claimed, pages_promised, pages_most, page_bytes;
+    int lanes, lanes_decoding, lanes_filling, waiting;
+    double decode_seconds, prompt_seconds, last_round; // last_round: when, by engine_seconds
 };
 
 // Opens the model of this binary: plans memory, reads weights, claims lanes. Prints kernels, threads and memory on stderr
@@ -58,8 +79,21 @@ const char *engine_isa(const struct engine *engine);
 int engine_threads(const struct engine *engine);
 int engine_context(const struct engine *engine);
 int engine_chunk(const struct engine *engine); // most prompt rows a pass
+void engine_counters(const struct engine *engine, struct engine_counters *counters);
 
-// Takes a free lane; false when there is none. The caller closes the stream, which frees lane and pages.
+// Seconds of a clock that never goes back.
+double engine_seconds(void);
+
+// Benches only: from now on each draft is accepted with this chance, right or wrong, so replies mean nothing. Negative: off.
+void engine_force_acceptance(struct engine *engine, double chance);
+
+// One window for every lane that is in a reply, in one program launch. False when the program failed; the streams in it are
+// then over. True without doing anything when no lane is in a reply.
+bool engine_round(struct engine *engine, struct error *error);
+
+// ---- the caller decides ----------------------------------------------------------------------------------------------------
+
+// Takes a free lane and sets pages aside; false when there is none, or not enough. The caller closes the stream, which frees lane and pages.
 bool stream_open(struct engine *engine, struct stream **out, const struct stream_options *options, struct error *error);
 void stream_close(struct stream *stream);
 
@@ -69,11 +103,13 @@ void stream_close(struct stream *stream);
 bool stream_prompt(struct stream *stream, const int32_t *ids, int count, int chunk, int keep_logits,
                    void (*on_logits)(void *user, int position, const float *logits), void *user, struct error *error);
 
-// The next tokens of the reply: 1 .. MAX_WINDOW ids into out[16]; the first call draws from the prompt's last row.
+// The next tokens of the reply: 1 .. MAX_WINDOW ids into out[16]; the first call draws from the prompt's last row. Runs a round
+// (of all lanes that are in a reply) when the stream has no tokens left from an earlier one.
 // *count is 0 when the context is full. Tokens after an end token are the caller's to drop (stream_rewind is not needed then).
 bool stream_next(struct stream *stream, int32_t out[16], int *count, struct error *error);
 
-// Logits of the row that drew token i of the last stream_next (or of the prompt's last row): [vocabulary] fp32.
+// Logits of the row that drew token i of the last stream_next or stream_take: [vocabulary] fp32. NULL when another program
+// has run since.
 const float *stream_logits(const struct stream *stream, int i);
 
 // Ids that the stream holds (prompt, reply so far), in order; valid until the next call on the stream.
@@ -87,5 +123,42 @@ int stream_rewind(struct stream *stream);
 bool stream_continue(struct stream *stream, const int32_t *ids, int count, struct error *error);
 
 const struct stream_counters *stream_counters(const struct stream *stream);
+
+// Asks for the end of the stream, from any thread: seen before the next chunk or round.
+void stream_cancel(struct stream *stream);
+
+// ---- the engine decides ----------------------------------------------------------------------------------------------------
+
+enum stream_phase {
+    STREAM_OPEN,     // of stream_open, before its reply
+    STREAM_WAITING,  // for a lane, pages, or a run of pages
+    STREAM_FILLING,  // its prompt is being read
+    STREAM_DECODING, // in a reply
+    STREAM_FINISHED, // at an end token, its reply limit or the context's end
+    STREAM_CANCELLED,
+    STREAM_FAILED, // stream_error says why
+};
+
+struct request {
+    const int32_t *ids; // the prompt; copied
+    int count;
+    int reply;       // most reply tokens; 0: what the context leaves
+    bool ignore_end; // go on after end tokens
+    struct stream_options options;
+};
+
+// Hands a request in; it waits until a lane is free and pages for its prompt, its reply and one window can be set aside. One
+// that can never fit is refused with the numbers. The caller closes the stream in any phase, between turns.
+bool stream_submit(struct engine *engine, struct stream **out, const struct request *request, struct error *error);
+
+// One turn: cancels, admission (first come, first served), one prompt chunk unless replies are owed time, one round. *busy: there
+// is more to do. False only when the engine can serve no more; what befalls one stream is told by its phase.
+bool engine_turn(struct engine *engine, bool *busy, struct error *error);
+
+enum stream_phase stream_phase(const struct stream *stream);
+const char *stream_error(const struct stream *stream);
+
+// Takes up to `room` reply tokens that were not taken yet; returns how many.
+int stream_take(struct stream *stream, int32_t *out, int room);
 
 #endif

@@ -1,11 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Running programs for a lane: binding, graph keys, and what host and device exchange around a program.
+// Running programs for lanes: binding, graph keys, and what host and device exchange around a program.
+// Invariant: a lane of a pass is bound with its own table, and its graph key says which; nothing is launched while the host
+// still has to read what the launch before it wrote.
 
 #include "runtime/engine_state.h"
 #include <stddef.h>
 
-struct bind engine_bind(struct engine *e, struct slot *slot)
+#ifdef ENGINE_TEST
+int engine_test_shared_table, engine_test_no_drain;
+#endif
+
+int engine_lane_count(int n)
+{
+    int count = 1;
+    while (count < n)
+        count *= 2;
+    return count < model.lanes ? count : model.lanes;
+}
+
+static struct bind bind_lanes(struct engine *e, struct slot *const *slots, int count)
 {
     struct round_block *block = e->block.device;
     struct bind b = {.arena = e->arena,
@@ -18,33 +32,81 @@ struct bind engine_bind(struct engine *e, struct slot *slot)
     b.lanes.page = e->options.page;
     b.lanes.pages = e->pages.arena;
     b.lanes.page_bytes = e->pages.page_bytes;
-    b.lanes.count = 1;
-    b.lanes.lane[0] = &block->lane[slot - e->slot];
-    b.lanes.table[0] = slot->table.device;
+    b.lanes.count = count;
+    for (int i = 0; i < count; i++) {
+        if (!slots[i])
+            continue;
+        pages_check(&e->pages, slots[i]->table.host, slots[i]->tags, slots[i]->mapped);
+        b.lanes.lane[i] = &block->lane[slots[i] - e->slot];
+        b.lanes.table[i] = slots[i]->table.device;
+#ifdef ENGINE_TEST
+        if (engine_test_shared_table && i > 0)
+            b.lanes.table[i] = b.lanes.table[0];
+#endif
+    }
     return b;
 }
 
-bool engine_run(struct engine *e, const struct program *program, struct slot *slot, struct error *error)
+static struct graph_key key_of(const struct engine *e, const struct program *program, const struct bind *b,
+                               struct slot *const *slots)
 {
-    struct bind b = engine_bind(e, slot);
     struct graph_key key = {.program = program,
-                            .lanes = 1,
+                            .lanes = b->lanes.count,
                             .rows = program->rows,
                             .generation = e->pages.generation,
-                            .kv_encoding = e->kv_encoding,
-                            .lane = {b.lanes.lane[0]},
-                            .table = {b.lanes.table[0]},
-                            .draft = {slot->draft}};
+                            .kv_encoding = e->kv_encoding};
+    for (int i = 0; i < b->lanes.count; i++) {
+        key.lane[i] = b->lanes.lane[i];
+        key.table[i] = b->lanes.table[i];
+        key.draft[i] = slots[i] ? slots[i]->draft : 0;
+    }
+    return key;
+}
+
+void engine_warm(struct engine *e, struct slot *const *slots, int count)
+{
+    struct bind b = bind_lanes(e, slots, count);
+    for (int i = 0; i < model.program_count; i++) {
+        const struct program *p = model.programs[i];
+        const bool prompt = p == model.plain_prompt || p == model.prompt || p == model.tail_program;
+        if (prompt && count > 1)
+            continue;
+        struct graph_key key = key_of(e, p, &b, slots);
+        graph_store_warm(e->graphs, e->exec, &key, &b);
+    }
+}
+
+bool engine_launch(struct engine *e, const struct program *program, struct slot *const *slots, int count,
+                   struct error *error)
+{
+    if (!engine_wait(e, error))
+        return false;
+    struct bind b = bind_lanes(e, slots, count);
+    struct graph_key key = key_of(e, program, &b, slots);
     engine_block(e)->failed = 0;
     mirror_push(&e->block, 0, sizeof(struct round_block));
     if (e->options.eager)
         program->emit(e->exec, &b);
     else
         graph_store_run(e->graphs, e->exec, &key, &b);
-    mirror_pull(&e->block, 0, sizeof(struct round_block));
+    e->flight = program;
+    e->stamp++;
+    return true;
+}
+
+// What befell the program that was waited for.
+static bool outcome(struct engine *e, const struct program *program, struct error *error)
+{
     struct error cause;
-    if (!exec_sync(e->exec, &cause))
-        return error_set(error, "%s: %s", program->name, cause.text);
+    mirror_pull(&e->block, 0, sizeof(struct round_block));
+    if (!exec_sync(e->exec, &cause)) {
+        e->dead = true;
+        error_set(&e->cause, "%s: %s", program->name, cause.text);
+        e->cause.code = cause.code;
+        if (error)
+            *error = e->cause;
+        return false;
+    }
     if (engine_block(e)->failed)
         return error_set(error,
                          "%s: a row of the n-gram table could not be read; is the weight file still there and whole?",
@@ -52,14 +114,50 @@ bool engine_run(struct engine *e, const struct program *program, struct slot *sl
     return true;
 }
 
+bool engine_wait(struct engine *e, struct error *error)
+{
+    if (e->dead) {
+        if (error)
+            *error = e->cause;
+        return false;
+    }
+    if (!e->flight)
+        return true;
+    const struct program *program = e->flight;
+    struct stream *stream = e->flight_stream;
+    struct error cause = {0};
+    e->flight = NULL;
+    e->flight_stream = NULL;
+    bool ok = outcome(e, program, &cause);
+    if (stream)
+        admission_chunk_done(e, stream, engine_seconds() - e->chunk_start);
+    if (ok)
+        return true;
+    if (error)
+        *error = cause;
+    if (!stream || e->dead)
+        return false;
+    stream_fail(stream, &cause); // it was that stream's chunk; others go on
+    return true;
+}
+
+bool engine_run(struct engine *e, const struct program *program, struct slot *const *slots, int count,
+                struct error *error)
+{
+    return engine_launch(e, program, slots, count, error) && engine_wait(e, error);
+}
+
 bool engine_map(struct engine *e, struct slot *slot, int positions, struct error *error)
 {
     int page = e->options.page, need = (positions + page - 1) / page, first = slot->mapped;
     uint32_t *table = slot->table.host;
-    for (; slot->mapped < need && slot->mapped < e->table_size; slot->mapped++)
-        if (!pages_claim(&e->pages, &table[slot->mapped]))
-            return error_set(error, "no page is free for position %d; fewer streams or a smaller --context is needed",
+    for (; slot->mapped < need && slot->mapped < e->plan.table_size; slot->mapped++) {
+        if (!pages_claim(&e->pages, &slot->promise, &table[slot->mapped]))
+            return error_set(error,
+                             "no page is set aside for position %d; fewer streams or a smaller --context is needed",
                              positions - 1);
+        slot->tags[slot->mapped] = e->pages.tag[table[slot->mapped]];
+    }
     if (slot->mapped > first)
         mirror_push(&slot->table, first * (int64_t)sizeof *table, (slot->mapped - first) * (int64_t)sizeof *table);
     return true;

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The inside of an engine and of a stream, shared by engine*.c, stream.c and the tests.
+// The inside of an engine and of a stream, shared by engine*.c, stream.c, rounds.c, admission.c and the tests.
+//
+// Who may touch what when: a lane's fields belong to the device from engine_launch to engine_wait, to the host otherwise. So
+// everything that reads or writes them, or gives memory back, waits first.
 
 #ifndef ENGINE_STATE_H
 #define ENGINE_STATE_H
 
 #include "graphs/exec.h"
 #include "graphs/store.h"
+#include "runtime/copy_draft.h"
 #include "runtime/depth.h"
 #include "runtime/device.h"
 #include "runtime/engine.h"
@@ -14,6 +18,7 @@
 #include "runtime/model.h"
 #include "runtime/pages.h"
 #include "runtime/weights.h"
+#include <stdatomic.h>
 
 // What host and device exchange once a round: the host pushes the lanes before it and pulls everything after it.
 struct round_block {
@@ -22,48 +27,89 @@ struct round_block {
     int32_t failed;                               // a kernel could not read a row
 };
 
-// A lane's slot: its page table and tokens, and what it has claimed.
+// A lane's slot: its page table and tokens, and what it has claimed. Idle, it holds no pages.
 struct slot {
-    struct lane *lane;     // in the round block, host side
-    struct mirror tokens;  // int32 [context + MAX_WINDOW + 2] ids by position
-    struct mirror table;   // uint32 [table_size] page by position / page
-    int32_t mapped;        // pages in the table
-    uint32_t run;          // first page of the run
-    int32_t draft;         // draft id: part of every graph key
-    struct stream *stream; // NULL: free
+    struct lane *lane;      // in the round block, host side
+    struct mirror tokens;   // int32 [context + MAX_WINDOW + 2] ids by position
+    struct mirror table;    // uint32 [table_size] page by position / page
+    uint32_t *tags;         // [table_size] generation of each page of the table
+    int32_t mapped;         // pages in the table
+    uint32_t run, run_tag;  // first page of the run
+    uint32_t promise;       // pages that it may still claim
+    int32_t draft;          // draft id, goes with the table: part of every graph key
+    struct copy_index copy; // of its stream's tokens
+    struct stream *stream;  // NULL: free
+};
+
+// The parts of what an engine allocates on the target, in bytes, but for weights and kept states.
+struct engine_plan {
+    int64_t passes, block, arena, tokens, tables, pages;
+    uint32_t page_count, run_pages;
+    int64_t page_bytes;
+    int32_t table_size;
 };
 
 struct engine {
     struct engine_options options;
-    struct memory_plan plan;
     int context, lanes, kv_encoding;
     struct exec *exec;
     struct pack pack;
     struct weights weights;
+    struct memory_plan sizes; // what context and lanes come to
+    struct engine_plan plan;
     struct pages pages;
-    uint32_t run_pages;
-    int32_t table_size;
     uint8_t *arena;
     struct mirror passes; // struct pass [PASS_COUNT], then the arrays of their rows
     struct mirror block;  // struct round_block
     struct slot slot[MAX_LANES];
     float *logits; // host copy of logits where the device's are not visible
     struct graph_store *graphs;
-    int32_t draft_ids; // handed out so far
+    int64_t stamp;                // programs launched: says whose logits lie in the arena
+    const struct program *flight; // launched and not waited for, or NULL
+    struct stream *flight_stream; // whose chunk that is, or NULL
+    struct stream *first, *last;  // that wait for admission, in order
+    struct depth depth;
+    double chunk_start; // of the chunk in flight
+    bool chunk_beside;  // replies waited for it
+    double owed;        // seconds that rounds must get before the next prompt chunk
+    double force;       // chance of a forced acceptance; negative: off
+    uint64_t force_state;
+    bool dead; // the target failed for good
+    struct error cause;
+    struct engine_counters counters;
 };
 
 struct stream {
     struct engine *engine;
-    struct slot *slot;
+    struct slot *slot;   // NULL: waits, or is over
+    struct stream *next; // in the queue
     struct stream_options options;
-    struct depth depth;
+    struct landing landing;
+    double copy_chance; // that a copied token lands
     struct stream_counters counters;
-    bool started;  // the prompt's draw has been made
-    bool drafting; // the head follows this stream
-    int last_rows; // tokens that the last stream_next gave
+    enum stream_phase phase;
+    atomic_bool cancel;
+    bool started;    // the prompt's draw has been made
+    bool drafting;   // the head follows this stream
+    bool submitted;  // driven by engine_turn
+    bool ignore_end; // goes on after end tokens
+    int positions;   // most that it may hold
+    int32_t *prompt; // submitted: [prompt_count]
+    int prompt_count;
+    int reply_most;    // reply tokens at most
+    int reply_from;    // position of the first reply token
+    int reply_end;     // reply tokens that count, once it is finished
+    int taken;         // reply tokens handed out
+    int64_t served;    // number of the last round it was in
+    double last_round; // when that ended
+    // whose logits lie in the arena: reply tokens round_from .. round_from + rows - 1 were drawn by rows row_first ..
+    int64_t stamp;
+    int round_from, round_rows, row_first;
+    int given_from, given; // reply tokens of the last stream_next or stream_take
     // the kept state: the prompt but its last token, made by prompt-class rows
     int kept_length;
     uint8_t *kept_run; // device, run_bytes; NULL: none
+    struct error cause;
 };
 
 static inline struct round_block *engine_block(const struct engine *engine)
@@ -71,14 +117,25 @@ static inline struct round_block *engine_block(const struct engine *engine)
     return engine->block.host;
 }
 
-// Binds one lane of the engine for a program.
-struct bind engine_bind(struct engine *engine, struct slot *slot);
+// ---- engine_run.c ----------------------------------------------------------------------------------------------------------
 
-// Runs a program for one lane, through the graph store unless the engine is eager, and pulls the round block. False when the
-// target failed or a kernel could not read a row.
-bool engine_run(struct engine *engine, const struct program *program, struct slot *slot, struct error *error);
+// Launches a program for `count` lanes (NULL: a null lane), through the graph store unless the engine is eager. Waits for the
+// program before it first.
+bool engine_launch(struct engine *engine, const struct program *program, struct slot *const *slots, int count,
+                   struct error *error);
 
-// Maps pages so that positions below `positions` are backed. False when the pool is empty.
+// Waits for what was launched and pulls the round block. False when the target failed or a kernel could not read a row; a
+// stream whose chunk that was is then over.
+bool engine_wait(struct engine *engine, struct error *error);
+
+// Both.
+bool engine_run(struct engine *engine, const struct program *program, struct slot *const *slots, int count,
+                struct error *error);
+
+// Captures the programs of every round of these lanes.
+void engine_warm(struct engine *engine, struct slot *const *slots, int count);
+
+// Maps pages so that positions below `positions` are backed. False when the stream's promise is used up.
 bool engine_map(struct engine *engine, struct slot *slot, int positions, struct error *error);
 
 // Puts tokens from..from+count of the host's list where kernels read them.
@@ -87,6 +144,43 @@ void engine_push_tokens(struct slot *slot, int from, int count);
 // Row i of the logits of the last program, [vocabulary], on the host.
 const float *engine_logits(struct engine *engine, int row);
 
-double engine_seconds(void);
+// Lanes of a compiled lane count that holds n lanes.
+int engine_lane_count(int n);
+
+// ---- stream.c --------------------------------------------------------------------------------------------------------------
+
+// A stream without a lane; NULL when memory is short.
+struct stream *stream_new(struct engine *engine, const struct stream_options *options);
+
+// Gives a stream a lane, or says why not: then nothing has changed.
+bool stream_attach(struct stream *stream, struct slot *slot, struct error *error);
+// Gives lane, pages and kept state back, after the device has drained.
+void stream_detach(struct stream *stream);
+
+// Runs the next chunk of the ids up to position `end`, at most `most` rows; the last token is a chunk of its own. *rows: how
+// many ran. wait: else the chunk may still run when this returns.
+bool stream_chunk(struct stream *stream, int end, int most, bool wait, int *rows, struct error *error);
+
+// Draws the first reply token from the prompt's last row.
+bool stream_first(struct stream *stream, struct error *error);
+
+// Positions that tokens may still be put at, the pending one's included.
+int stream_room(const struct stream *stream);
+
+// Reply tokens that exist; the device must not be at work.
+int stream_made(const struct stream *stream);
+
+void stream_fail(struct stream *stream, const struct error *cause);
+
+// ---- admission.c -----------------------------------------------------------------------------------------------------------
+
+// Pages for a stream of so many positions: its cache, one window more, and its run.
+uint32_t admission_need(const struct engine *engine, int positions);
+
+// A finished reply: at an end token, its limit, or the end of its positions.
+void admission_finish(struct stream *stream);
+
+// Books the time of a chunk, and what replies are owed for it.
+void admission_chunk_done(struct engine *engine, struct stream *stream, double seconds);
 
 #endif

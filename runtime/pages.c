@@ -7,12 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { POISON = 0xff }; // not a number in every encoding of a cache
+
+#ifdef PAGES_DEBUG
+static void fault(const char *what, uint32_t page)
+{
+    fprintf(stderr, "pianola: page %u %s\n", page, what);
+    abort();
+}
+#endif
+
 static void order_free(struct pages *p, enum page_order order)
 {
-    for (uint32_t i = 0; i < p->count; i++)
-        p->free[i] = order == PAGES_REVERSED ? i : p->count - 1 - i;
+    for (uint32_t i = 0; i < p->low; i++)
+        p->free[i] = order == PAGES_REVERSED ? i : p->low - 1 - i;
     uint64_t state = 1;
-    for (uint32_t i = p->count; order == PAGES_SHUFFLED && i > 1; i--) {
+    for (uint32_t i = p->low; order == PAGES_SHUFFLED && i > 1; i--) {
         state = state * 6364136223846793005ull + 1442695040888963407ull;
         uint32_t j = (uint32_t)((state >> 33) % i), t = p->free[i - 1];
         p->free[i - 1] = p->free[j];
@@ -20,19 +30,23 @@ static void order_free(struct pages *p, enum page_order order)
     }
 }
 
-bool pages_open(struct pages *pages, uint32_t count, int64_t page_bytes, enum page_order order, struct error *error)
+bool pages_open(struct pages *pages, uint32_t count, uint32_t run_zone, int64_t page_bytes, enum page_order order,
+                struct error *error)
 {
     int64_t bytes;
-    *pages = (struct pages){.count = count, .free_count = count, .page_bytes = page_bytes, .generation = 1};
+    uint32_t low = run_zone < count ? count - run_zone : 0;
+    *pages = (struct pages){.count = count, .low = low, .free_count = low, .page_bytes = page_bytes, .generation = 1};
     if (__builtin_mul_overflow((int64_t)count, page_bytes, &bytes) || bytes <= 0)
         return error_set(error, "%u pages of %lld bytes are too many", count, (long long)page_bytes);
     void *arena = device_alloc(bytes, "the page pool", error);
-    pages->free = malloc(count * sizeof *pages->free);
+    pages->free = malloc((low + 1) * sizeof *pages->free);
     pages->used = calloc(count, 1);
-    if (!arena || !pages->free || !pages->used) {
+    pages->tag = calloc(count, sizeof *pages->tag);
+    if (!arena || !pages->free || !pages->used || !pages->tag) {
         device_free(arena, bytes);
         free(pages->free);
         free(pages->used);
+        free(pages->tag);
         *pages = (struct pages){0};
         return arena ? error_set(error, "no memory for the tables of %u pages", count) : false;
     }
@@ -46,26 +60,71 @@ void pages_close(struct pages *pages)
     device_free(pages->arena, (int64_t)pages->count * pages->page_bytes);
     free(pages->free);
     free(pages->used);
+    free(pages->tag);
     *pages = (struct pages){0};
 }
 
-bool pages_claim(struct pages *pages, uint32_t *page)
+bool pages_promise(struct pages *pages, uint32_t need, uint32_t *promise)
 {
-    while (pages->free_count > 0) {
-        uint32_t candidate = pages->free[--pages->free_count];
-        if (!pages->used[candidate]) { // a run may have taken it from the middle of the stack
-            pages->used[candidate] = 1;
-            *page = candidate;
-            return true;
-        }
+    if (need > pages_available(pages))
+        return false;
+    pages->promised += need;
+    *promise += need;
+    return true;
+}
+
+void pages_unpromise(struct pages *pages, uint32_t *promise)
+{
+    pages->promised -= *promise;
+    *promise = 0;
+}
+
+// Marks a free page as claimed. Its poison must be whole: nobody may have written to it since it was given back.
+static void take(struct pages *pages, uint32_t page, uint32_t *promise)
+{
+#ifdef PAGES_DEBUG
+    const uint8_t *bytes = pages_at(pages, page);
+    for (int64_t i = 0; pages->tag[page] && i < pages->page_bytes; i++)
+        if (bytes[i] != POISON)
+            fault("was written to after it was given back", page);
+    if (pages->used[page])
+        fault("is handed out twice", page);
+#endif
+    pages->used[page] = 1;
+    pages->claimed++;
+    pages->promised--;
+    --*promise;
+    pages->most = pages->claimed > pages->most ? pages->claimed : pages->most;
+}
+
+bool pages_claim(struct pages *pages, uint32_t *promise, uint32_t *page)
+{
+    if (*promise == 0)
+        return false;
+    bool found = pages->free_count > 0;
+    if (found)
+        *page = pages->free[--pages->free_count];
+    for (uint32_t i = pages->low; !found && i < pages->count; i++) {
+        found = !pages->used[i];
+        *page = i;
     }
-    return false;
+    if (found)
+        take(pages, *page, promise);
+    return found;
 }
 
 void pages_release(struct pages *pages, uint32_t page)
 {
+#ifdef PAGES_DEBUG
+    if (page >= pages->count || !pages->used[page])
+        fault("is given back, but nobody holds it", page);
+    memset(pages_at(pages, page), POISON, (size_t)pages->page_bytes);
+#endif
     pages->used[page] = 0;
-    pages->free[pages->free_count++] = page;
+    pages->tag[page]++;
+    pages->claimed--;
+    if (page < pages->low)
+        pages->free[pages->free_count++] = page;
 }
 
 // Takes used pages out of the stack, so that it holds exactly the free ones.
@@ -78,15 +137,17 @@ static void sweep(struct pages *pages)
     pages->free_count = kept;
 }
 
-bool pages_claim_run(struct pages *pages, uint32_t length, uint32_t *first)
+bool pages_claim_run(struct pages *pages, uint32_t length, uint32_t *promise, uint32_t *first)
 {
     uint32_t gap = 0;
-    for (uint32_t i = pages->count; i-- > 0;) {
+    for (uint32_t i = pages->count; *promise >= length && i-- > 0;) {
         gap = pages->used[i] ? 0 : gap + 1;
         if (gap < length)
             continue;
-        memset(pages->used + i, 1, length);
-        sweep(pages);
+        for (uint32_t k = 0; k < length; k++)
+            take(pages, i + k, promise);
+        if (i < pages->low)
+            sweep(pages);
         device_zero(pages_at(pages, i), length * pages->page_bytes);
         *first = i;
         return true;
@@ -98,4 +159,15 @@ void pages_release_run(struct pages *pages, uint32_t first, uint32_t length)
 {
     for (uint32_t i = length; i-- > 0;)
         pages_release(pages, first + i);
+}
+
+void pages_check(const struct pages *pages, const uint32_t *table, const uint32_t *tags, int32_t count)
+{
+#ifdef PAGES_DEBUG
+    for (int32_t i = 0; i < count; i++)
+        if (table[i] >= pages->count || !pages->used[table[i]] || pages->tag[table[i]] != tags[i])
+            fault("is in a table, but of another generation", table[i]);
+#else
+    (void)pages, (void)table, (void)tags, (void)count;
+#endif
 }

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One reply: prompt rows in chunks, then rounds. The host decides only how many rows a pass has and how many drafts; tokens,
-// acceptance and the commit of every state are the programs'.
+// One reply: its lane, its prompt in chunks, its first token, what it can go back to. The host decides only how many rows a
+// pass has and how many drafts; tokens, acceptance and the commit of every state are the programs'.
 
 #include "runtime/engine_state.h"
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef ENGINE_TEST
+extern int engine_test_no_drain;
+#endif
+
+// ---- lanes -----------------------------------------------------------------------------------------------------------------
 
 static void reset_lane(struct stream *s)
 {
@@ -17,11 +23,72 @@ static void reset_lane(struct stream *s)
                           .top_p = p->top_p,
                           .min_p = p->min_p,
                           .seed = p->seed,
+                          .head_length = s->drafting ? 0 : INT32_MAX,
                           .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
     device_zero(lane->run, model.run_bytes);
+    copy_index_reset(&slot->copy);
     s->started = false;
-    s->last_rows = 0;
+    s->round_rows = s->given = s->taken = 0;
+    s->kept_length = 0;
+}
+
+struct stream *stream_new(struct engine *e, const struct stream_options *options)
+{
+    struct stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    s->engine = e;
+    s->options = *options;
+    s->positions = options->positions > 0 && options->positions < e->context ? options->positions : e->context;
+    s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
+    s->landing = e->depth.prior;
+    s->copy_chance = 0.9;
+    return s;
+}
+
+bool stream_attach(struct stream *s, struct slot *slot, struct error *error)
+{
+    struct engine *e = s->engine;
+    const uint32_t need = admission_need(e, s->positions);
+    if (!pages_promise(&e->pages, need, &slot->promise))
+        return error_set(error,
+                         "%u pages are needed and %u of %u are free; fewer streams or a smaller --context is needed",
+                         need, pages_available(&e->pages), e->pages.count);
+    if (!pages_claim_run(&e->pages, e->plan.run_pages, &slot->promise, &slot->run)) {
+        pages_unpromise(&e->pages, &slot->promise);
+        return error_set(error, "no %u consecutive pages are free for a stream's states", e->plan.run_pages);
+    }
+    s->slot = slot;
+    slot->stream = s;
+    reset_lane(s);
+    return true;
+}
+
+void stream_detach(struct stream *s)
+{
+    struct engine *e = s->engine;
+    struct slot *slot = s->slot;
+    if (!slot)
+        return;
+    bool drain = true;
+#ifdef ENGINE_TEST
+    drain = !engine_test_no_drain;
+#endif
+    if (drain)
+        engine_wait(e, NULL);
+    if (!s->slot)
+        return; // the wait ended the stream itself
+    if (e->flight_stream == s)
+        e->flight_stream = NULL;
+    while (slot->mapped > 0)
+        pages_release(&e->pages, ((const uint32_t *)slot->table.host)[--slot->mapped]);
+    pages_release_run(&e->pages, slot->run, e->plan.run_pages);
+    pages_unpromise(&e->pages, &slot->promise);
+    slot->stream = NULL;
+    s->slot = NULL;
+    device_free(s->kept_run, model.run_bytes);
+    s->kept_run = NULL;
     s->kept_length = 0;
 }
 
@@ -29,26 +96,20 @@ bool stream_open(struct engine *e, struct stream **out, const struct stream_opti
 {
     *out = NULL;
     struct slot *slot = NULL;
+    if (!engine_wait(e, error))
+        return false;
     for (int i = 0; i < e->lanes && !slot; i++)
         if (!e->slot[i].stream)
             slot = &e->slot[i];
     if (!slot)
         return error_set(error, "all %d lanes are busy", e->lanes);
-    struct stream *s = calloc(1, sizeof *s);
+    struct stream *s = stream_new(e, options);
     if (!s)
         return error_set(error, "no memory for a stream");
-    if (!pages_claim_run(&e->pages, e->run_pages, &slot->run)) {
+    if (!stream_attach(s, slot, error)) {
         free(s);
-        return error_set(error, "no %u consecutive pages are free for a stream's states", e->run_pages);
+        return false;
     }
-    s->engine = e;
-    s->slot = slot;
-    s->options = *options;
-    s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
-    slot->stream = s;
-    slot->draft = ++e->draft_ids;
-    depth_init(&s->depth, model.window - 1);
-    reset_lane(s);
     *out = s;
     return true;
 }
@@ -58,13 +119,42 @@ void stream_close(struct stream *s)
     if (!s)
         return;
     struct engine *e = s->engine;
-    struct slot *slot = s->slot;
-    while (slot->mapped > 0)
-        pages_release(&e->pages, ((const uint32_t *)slot->table.host)[--slot->mapped]);
-    pages_release_run(&e->pages, slot->run, e->run_pages);
-    slot->stream = NULL;
-    device_free(s->kept_run, model.run_bytes);
+    struct stream *before = NULL;
+    for (struct stream *at = e->first; at; before = at, at = at->next) {
+        if (at != s)
+            continue;
+        *(before ? &before->next : &e->first) = s->next;
+        if (e->last == s)
+            e->last = before;
+        break;
+    }
+    stream_detach(s);
+    free(s->prompt);
     free(s);
+}
+
+void stream_fail(struct stream *s, const struct error *cause)
+{
+    if (s->phase == STREAM_FAILED)
+        return;
+    s->phase = STREAM_FAILED;
+    s->cause = *cause;
+    s->engine->counters.failed++;
+    if (s->submitted)
+        stream_detach(s);
+}
+
+// Why a stream cannot go on, or true.
+static bool alive(const struct stream *s, struct error *error)
+{
+    if (s->phase == STREAM_FAILED) {
+        if (error)
+            *error = s->cause;
+        return false;
+    }
+    if (s->phase == STREAM_CANCELLED || atomic_load(&((struct stream *)(uintptr_t)s)->cancel))
+        return error_set(error, "the stream was cancelled");
+    return s->slot ? true : error_set(error, "the stream has no lane yet");
 }
 
 // ---- prompt ---------------------------------------------------------------------------------------------------------------
@@ -77,10 +167,10 @@ static bool check_ids(const struct stream *s, const int32_t *ids, int count, str
     for (int i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= model.vocabulary)
             return error_set(error, "token %d: id %d is outside the vocabulary of %d", i, ids[i], model.vocabulary);
-    if (count > s->engine->context - lane->length)
+    if (count > s->positions - lane->length)
         return error_set(error,
                          "%d tokens do not fit: the context is %d positions and %d are taken; use --context N up to %d",
-                         count, s->engine->context, lane->length, model.max_context);
+                         count, s->positions, lane->length, model.max_context);
     return true;
 }
 
@@ -92,7 +182,7 @@ static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(vo
     for (int done = 0; done < rows; done += lane->tail_rows) {
         lane->tail_first = first + done;
         lane->tail_rows = rows - done < model.tail ? rows - done : model.tail;
-        if (!engine_run(s->engine, model.tail_program, s->slot, error))
+        if (!engine_run(s->engine, model.tail_program, &s->slot, 1, error))
             return false;
         for (int i = 0; on_logits && i < lane->tail_rows; i++)
             on_logits(user, lane->tail_first + i, engine_logits(s->engine, i));
@@ -105,151 +195,177 @@ static void keep_state(struct stream *s)
 {
     if (!s->kept_run)
         s->kept_run = device_alloc(model.run_bytes, "a kept state", NULL);
-    if (!s->kept_run)
+    if (!s->kept_run) {
+        s->kept_length = 0;
         return; // costs time on the next turn, nothing else
+    }
     device_copy(s->kept_run, s->slot->lane->run, model.run_bytes);
     s->kept_length = s->slot->lane->length;
 }
 
-static bool run_chunk(struct stream *s, int rows, struct error *error)
+bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, struct error *error)
 {
-    struct lane *lane = s->slot->lane;
-    lane->rows = rows;
-    lane->drafts = 0;
-    const struct program *program = s->drafting ? model.prompt : model.plain_prompt;
-    if (!engine_map(s->engine, s->slot, lane->length + rows + 1, error))
+    struct engine *e = s->engine;
+    if (!engine_wait(e, error) || !alive(s, error))
         return false;
-    return engine_run(s->engine, program, s->slot, error);
+    struct lane *lane = s->slot->lane;
+    const int at = lane->length, stop = at < end - 1 ? end - 1 : end; // the state before the last token is kept
+    *rows = stop - at < most ? stop - at : most;
+    if (at == end - 1)
+        keep_state(s);
+    lane->rows = *rows;
+    lane->drafts = 0;
+    if (!engine_map(e, s->slot, at + *rows + 1, error) ||
+        !engine_launch(e, s->drafting ? model.prompt : model.plain_prompt, &s->slot, 1, error))
+        return false;
+    e->counters.chunks++;
+    e->counters.prompt_tokens += *rows;
+    s->counters.prompt_tokens += *rows;
+    if (wait)
+        return engine_wait(e, error);
+    e->flight_stream = s;
+    return true;
 }
 
 bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, int keep_logits,
                    void (*on_logits)(void *user, int position, const float *logits), void *user, struct error *error)
 {
+    if (!engine_wait(s->engine, error) || !alive(s, error))
+        return false;
     struct lane *lane = s->slot->lane;
     if (s->started)
         return error_set(error, "the stream is in a reply; rewind it before adding to its prompt");
     if (!check_ids(s, ids, count, error))
         return false;
     double start = engine_seconds();
-    int at = lane->length, end = at + count, most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk;
+    int at = lane->length, end = at + count, most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
     int logits_from = keep_logits > 0 ? end - keep_logits : end;
     memcpy((int32_t *)s->slot->tokens.host + at, ids, (size_t)count * sizeof *ids);
     engine_push_tokens(s->slot, at, count);
     lane->limit = end;
-    while (at < end) {
-        int stop = at < end - 1 ? end - 1 : end; // the state before the last token is kept
-        int rows = stop - at < most ? stop - at : most;
-        if (at == end - 1)
-            keep_state(s);
-        if (!run_chunk(s, rows, error))
+    for (; at < end; at += rows) {
+        if (!stream_chunk(s, end, most, true, &rows, error))
             return false;
         int first = at > logits_from ? at : logits_from;
         if (first < at + rows && !run_tail(s, first, at + rows - first, on_logits, user, error))
             return false;
-        at += rows;
     }
-    s->counters.prompt_tokens += count;
     s->counters.prompt_seconds += engine_seconds() - start;
+    s->engine->counters.prompt_seconds += engine_seconds() - start;
     return true;
 }
 
 // ---- reply ----------------------------------------------------------------------------------------------------------------
 
-// The first token: drawn from the prompt's last row.
-static bool first_token(struct stream *s, int32_t *out, int *count, struct error *error)
+int stream_room(const struct stream *s)
 {
+    return s->positions - s->slot->lane->length;
+}
+
+int stream_made(const struct stream *s)
+{
+    return s->started ? s->slot->lane->length - s->reply_from + 1 : 0;
+}
+
+bool stream_first(struct stream *s, struct error *error)
+{
+    struct engine *e = s->engine;
+    if (!engine_wait(e, error) || !alive(s, error))
+        return false;
     struct lane *lane = s->slot->lane;
     if (lane->length == 0)
         return error_set(error, "a reply needs a prompt");
+    double start = engine_seconds();
     if (!run_tail(s, lane->length - 1, 1, NULL, NULL, error))
         return false;
     int32_t token, *tokens = s->slot->tokens.host;
-    device_download(&token, s->engine->arena + model.drawn_offset, sizeof token);
+    device_download(&token, e->arena + model.drawn_offset, sizeof token);
     tokens[lane->length] = token;
     engine_push_tokens(s->slot, lane->length, 1);
     lane->limit = lane->length + 1;
+    s->reply_from = lane->length;
     s->started = true;
-    out[0] = token;
-    *count = s->last_rows = 1;
+    s->phase = STREAM_DECODING;
+    s->stamp = e->stamp;
+    s->round_from = s->row_first = s->taken = s->given = 0;
+    s->round_rows = 1;
+    s->last_round = engine_seconds();
     s->counters.reply_tokens++;
+    s->counters.decode_seconds += s->last_round - start;
+    e->counters.reply_tokens++;
     return true;
 }
 
-static int choose_drafts(struct stream *s, int room)
+int stream_take(struct stream *s, int32_t *out, int room)
 {
-    int drafts = depth_choose(&s->depth);
-    if (s->options.drafts > 0)
-        drafts = s->options.drafts < model.window ? s->options.drafts : model.window - 1;
-    return drafts < room - 1 ? drafts : room - 1;
+    s->given_from = s->taken;
+    s->given = 0;
+    if (!s->slot)
+        return 0;
+    int made = s->phase == STREAM_FINISHED ? s->reply_end : stream_made(s);
+    s->given = made - s->taken < room ? made - s->taken : room;
+    memcpy(out, (const int32_t *)s->slot->tokens.host + s->reply_from + s->taken, (size_t)s->given * sizeof *out);
+    s->taken += s->given;
+    return s->given;
 }
 
 bool stream_next(struct stream *s, int32_t out[16], int *count, struct error *error)
 {
-    struct engine *e = s->engine;
-    struct lane *lane = s->slot->lane;
-    int room = e->context - lane->length;
     *count = 0;
-    if (room <= 0 && s->started)
-        return true;
-    double start = engine_seconds();
-    if (!s->started) {
-        bool ok = first_token(s, out, count, error);
-        s->counters.decode_seconds += engine_seconds() - start;
-        return ok;
-    }
-    int drafts = s->drafting ? choose_drafts(s, room) : 0;
-    lane->rows = drafts + 1;
-    lane->drafts = drafts;
-    if (!engine_map(e, s->slot, lane->length + drafts + 2, error) ||
-        !engine_run(e, s->drafting ? model.round[drafts] : model.plain_round, s->slot, error))
+    if (!engine_wait(s->engine, error) || !alive(s, error))
         return false;
-    const int32_t *result = engine_block(e)->result;
-    *count = s->last_rows = result[0];
-    memcpy(out, result + 1, (size_t)*count * sizeof *out);
-    memcpy((int32_t *)s->slot->tokens.host + lane->length + 1 - *count, out, (size_t)*count * sizeof *out);
-    double seconds = engine_seconds() - start;
-    if (s->drafting)
-        depth_learn(&s->depth, drafts, *count - 1, seconds);
-    s->counters.rounds++;
-    s->counters.drafted += drafts;
-    s->counters.accepted += *count - 1;
-    s->counters.reply_tokens += *count;
-    s->counters.decode_seconds += seconds;
+    if (!s->started && !stream_first(s, error))
+        return false;
+    while (s->phase == STREAM_DECODING && stream_made(s) == s->taken && stream_room(s) > 0)
+        if (!engine_round(s->engine, error) || !alive(s, error))
+            return false;
+    *count = stream_take(s, out, MAX_WINDOW);
     return true;
 }
 
 const float *stream_logits(const struct stream *s, int i)
 {
-    return i < 0 || i >= s->last_rows ? NULL : engine_logits(s->engine, i);
+    int row = s->given_from + i - s->round_from;
+    if (i < 0 || i >= s->given || row < 0 || row >= s->round_rows || s->stamp != s->engine->stamp)
+        return NULL;
+    return engine_logits(s->engine, s->row_first + row);
 }
 
 const int32_t *stream_tokens(const struct stream *s, int *count)
 {
-    *count = s->slot->lane->length + (s->started ? 1 : 0);
-    return s->slot->tokens.host;
+    *count = s->slot ? s->slot->lane->length + (s->started ? 1 : 0) : 0;
+    return s->slot ? s->slot->tokens.host : NULL;
 }
 
 // ---- going back -------------------------------------------------------------------------------------------------------------
 
 int stream_rewind(struct stream *s)
 {
+    engine_wait(s->engine, NULL);
+    if (!s->slot)
+        return 0;
     struct lane *lane = s->slot->lane;
     int kept = s->kept_run ? s->kept_length : 0;
+    s->phase = STREAM_OPEN;
     if (kept == 0) {
         reset_lane(s);
         return 0;
     }
     device_copy(lane->run, s->kept_run, model.run_bytes);
-    lane->length = lane->head_length = kept;
+    lane->length = kept;
+    lane->head_length = s->drafting ? kept : INT32_MAX;
     lane->fold = 0;
     lane->streams_base = kept > MAX_WINDOW ? kept - MAX_WINDOW : 0;
+    copy_index_reset(&s->slot->copy);
     s->started = false;
-    s->last_rows = 0;
+    s->round_rows = s->given = s->taken = 0;
     return kept;
 }
 
 bool stream_continue(struct stream *s, const int32_t *ids, int count, struct error *error)
 {
+    if (!engine_wait(s->engine, error) || !alive(s, error))
+        return false;
     int kept = s->kept_run ? s->kept_length : 0;
     if (kept >= count || memcmp(s->slot->tokens.host, ids, (size_t)kept * sizeof *ids) != 0)
         s->kept_length = kept = 0;

@@ -38,10 +38,10 @@ static int32_t rows_of(const struct rows_args *a, const struct lane *lane, int32
         return lane->rows > 0 ? lane->length - *first : 0;
     case ROWS_LAST:
         *first = lane->length - 1;
-        return lane->rows > 0 && *first >= 0;
-    default:
+        return lane->rows > 0 && *first >= 0 && !lane->headless;
+    default: // as many lanes as in ROWS_LAST: a chain goes on from the same row
         *first = lane->length - 1 + a->step;
-        return lane->rows > 0 && lane->length > 0;
+        return lane->rows > 0 && lane->length > 0 && !lane->headless;
     }
 }
 
@@ -159,10 +159,13 @@ const struct kernel ISA_SYM(kernel_draw) = {"draw", {{draw_items, draw_run}}};
 
 static void accept_lane(struct lane *lane, const int32_t *drawn, int32_t rows, int32_t direct, int32_t *result)
 {
-    const int32_t drafts = least(lane->drafts, rows - 1), *draft = lane->tokens + lane->length + 1;
-    int32_t accepted = 0;
-    while (accepted < drafts && draft[accepted] == drawn[accepted])
-        accepted++;
+    const int32_t drafts = least(lane->drafts, rows - 1);
+    int32_t accepted = 0, *draft = lane->tokens + lane->length + 1;
+    for (; accepted < drafts; accepted++) {
+        if (lane->force ? accepted + 1 >= lane->force : draft[accepted] != drawn[accepted])
+            break;
+        draft[accepted] = drawn[accepted];
+    }
     lane->tokens[lane->length + 1 + accepted] = drawn[accepted];
     lane->accepted = accepted;
     lane->length += accepted + 1;

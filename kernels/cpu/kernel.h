@@ -40,8 +40,10 @@ struct lane {
     uint64_t seed;
     int32_t tail_first; // first position and number of rows whose logits a ROWS_TAIL pass computes
     int32_t tail_rows;
-    int32_t *tokens; // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
-    uint8_t *run;    // recurrent states, at the offsets of the state table
+    int32_t headless; // 1: the head drafts nothing for this lane in this round (no drafts, or ones that the host wrote)
+    int32_t force;    // benches: n + 1 accepts n drafts, right or wrong; 0: off
+    int32_t *tokens;  // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
+    uint8_t *run;     // recurrent states, at the offsets of the state table
 };
 
 // The lanes of a pass and their page tables. Captured by value: a graph keeps the tables that it was captured with.

@@ -354,8 +354,8 @@ enum rows_mode {
     ROWS_FILL, // head cells head_length .. length + rows - 1 whose next token is known (position + 1 < limit); token = tokens[position + 1]
     ROWS_TAIL, // lane->tail_rows rows of each lane, from position lane->tail_first on (rows of an earlier prompt pass)
     ROWS_ABSORB, // head cells head_length .. length - 1; token = tokens[position + 1]
-    ROWS_LAST,   // one row a lane: the last of the absorbed cells
-    ROWS_CHAIN,  // one row a lane: cell length - 1 + step; token = tokens[position + 1]
+    ROWS_LAST,   // one row a lane that the head drafts for (not headless): the last of the absorbed cells
+    ROWS_CHAIN,  // one row for each of the same lanes: cell length - 1 + step; token = tokens[position + 1]
 };
 
 struct rows_args {

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests: who gets a lane when, whose prompt is read when, and when a reply is over.
+// Invariants: first come, first served; a stream is admitted only when every page that it can ever need is set aside; while
+// replies are made they keep their share of the time; what a stream held is back before its phase says that it is over.
+
+#include "runtime/engine_state.h"
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t admission_need(const struct engine *e, int positions)
+{
+    const int page = e->options.page, need = (positions + model.window + 1 + page - 1) / page;
+    return (uint32_t)(need < e->plan.table_size ? need : e->plan.table_size) + e->plan.run_pages;
+}
+
+static bool check_request(struct engine *e, const struct request *r, int *reply, struct error *error)
+{
+    if (r->count < 1)
+        return error_set(error, "a prompt needs at least one token");
+    for (int i = 0; i < r->count; i++)
+        if (r->ids[i] < 0 || r->ids[i] >= model.vocabulary)
+            return error_set(error, "token %d: id %d is outside the vocabulary of %d", i, r->ids[i], model.vocabulary);
+    if (r->count >= e->context || r->reply > e->context - r->count)
+        return error_set(error, "a prompt of %d tokens and a reply of up to %d do not fit the context of %d positions",
+                         r->count, r->reply > 0 ? r->reply : 1, e->context);
+    *reply = r->reply > 0 ? r->reply : e->context - r->count;
+    uint32_t need = admission_need(e, r->count + *reply);
+    if (need > e->pages.count)
+        return error_set(
+            error,
+            "a prompt of %d tokens and a reply of up to %d need %u pages of %d positions (%u of them for its "
+            "states), and the pool has %u: ask for a shorter reply, or start with more pages",
+            r->count, *reply, need, e->options.page, e->plan.run_pages, e->pages.count);
+    return true;
+}
+
+bool stream_submit(struct engine *e, struct stream **out, const struct request *r, struct error *error)
+{
+    int reply = 0;
+    *out = NULL;
+    if (!check_request(e, r, &reply, error)) {
+        e->counters.refused++;
+        return false;
+    }
+    struct stream_options options = r->options;
+    options.positions = r->count + reply;
+    struct stream *s = stream_new(e, &options);
+    int32_t *prompt = malloc((size_t)r->count * sizeof *prompt);
+    if (!s || !prompt) {
+        free(s);
+        free(prompt);
+        return error_set(error, "no memory for a request of %d tokens", r->count);
+    }
+    memcpy(prompt, r->ids, (size_t)r->count * sizeof *prompt);
+    s->prompt = prompt;
+    s->prompt_count = r->count;
+    s->reply_most = reply;
+    s->ignore_end = r->ignore_end;
+    s->submitted = true;
+    s->phase = STREAM_WAITING;
+    *(e->last ? &e->last->next : &e->first) = s;
+    e->last = s;
+    e->counters.submitted++;
+    *out = s;
+    return true;
+}
+
+// ---- ends ------------------------------------------------------------------------------------------------------------------
+
+static bool ends(int32_t token)
+{
+    for (int i = 0; i < model.end_count; i++)
+        if (model.end_tokens[i] == token)
+            return true;
+    return false;
+}
+
+void admission_finish(struct stream *s)
+{
+    const int32_t *tokens = (const int32_t *)s->slot->tokens.host + s->reply_from;
+    int made = stream_made(s), end = made < s->reply_most ? 0 : s->reply_most;
+    for (int i = made - s->round_rows; !s->ignore_end && i < made && (end == 0 || i < end); i++)
+        if (i >= 0 && ends(tokens[i]))
+            end = i + 1;
+    if (end == 0 && stream_room(s) <= 0)
+        end = made;
+    if (end == 0)
+        return;
+    s->reply_end = end;
+    s->phase = STREAM_FINISHED;
+    s->engine->counters.finished++;
+}
+
+static void cancel(struct stream *s)
+{
+    s->phase = STREAM_CANCELLED;
+    s->engine->counters.cancelled++;
+    stream_detach(s);
+}
+
+static void take_cancels(struct engine *e)
+{
+    for (int i = 0; i < e->lanes; i++) {
+        struct stream *s = e->slot[i].stream;
+        if (s && s->submitted && (s->phase == STREAM_FILLING || s->phase == STREAM_DECODING) && atomic_load(&s->cancel))
+            cancel(s);
+    }
+    struct stream *before = NULL;
+    for (struct stream *s = e->first, *next; s; s = next) {
+        next = s->next;
+        if (!atomic_load(&s->cancel)) {
+            before = s;
+            continue;
+        }
+        *(before ? &before->next : &e->first) = next;
+        e->last = next ? e->last : before;
+        s->next = NULL;
+        cancel(s);
+    }
+}
+
+// ---- admission and prompts ---------------------------------------------------------------------------------------------------
+
+static struct slot *free_slot(struct engine *e)
+{
+    for (int i = 0; i < e->lanes; i++)
+        if (!e->slot[i].stream)
+            return &e->slot[i];
+    return NULL;
+}
+
+static void admit(struct engine *e)
+{
+    while (e->first) {
+        struct stream *s = e->first;
+        struct slot *slot = free_slot(e);
+        if (!slot || !stream_attach(s, slot, NULL)) {
+            e->counters.waited++;
+            return;
+        }
+        e->first = s->next;
+        e->last = e->first ? e->last : NULL;
+        s->next = NULL;
+        memcpy(slot->tokens.host, s->prompt, (size_t)s->prompt_count * sizeof *s->prompt);
+        engine_push_tokens(slot, 0, s->prompt_count);
+        slot->lane->limit = s->prompt_count;
+        s->phase = STREAM_FILLING;
+        s->served = ++e->counters.admitted;
+    }
+}
+
+// The stream in a phase that was admitted first.
+static struct stream *oldest(struct engine *e, enum stream_phase phase)
+{
+    struct stream *found = NULL;
+    for (int i = 0; i < e->lanes; i++) {
+        struct stream *s = e->slot[i].stream;
+        if (s && s->submitted && s->phase == phase && (!found || s->served < found->served))
+            found = s;
+    }
+    return found;
+}
+
+// One chunk of the oldest prompt, unless replies are owed time. The chunk that ends a prompt draws its first token.
+static void fill(struct engine *e)
+{
+    struct stream *s = oldest(e, STREAM_FILLING);
+    const bool beside = oldest(e, STREAM_DECODING) != NULL;
+    struct error cause = {0};
+    int rows = 0;
+    if (!s || (beside && e->owed > 0))
+        return;
+    const int at = s->slot->lane->length, end = s->prompt_count;
+    const int most = beside ? e->options.busy_chunk : e->options.solo_chunk;
+    const double start = engine_seconds();
+    const bool last = at == end - 1;
+    bool ok = stream_chunk(s, end, most, last, &rows, &cause) && (!last || stream_first(s, &cause));
+    if (!ok) {
+        stream_fail(s, &cause);
+        return;
+    }
+    if (last)
+        admission_finish(s);
+    else
+        e->chunk_start = start;
+    e->chunk_beside = beside;
+    if (last)
+        admission_chunk_done(e, s, engine_seconds() - start);
+}
+
+void admission_chunk_done(struct engine *e, struct stream *s, double seconds)
+{
+    const double share = (double)e->options.decode_share;
+    e->counters.prompt_seconds += seconds;
+    if (s)
+        s->counters.prompt_seconds += seconds;
+    e->owed = e->chunk_beside ? e->owed + seconds * share / (1 - share) : 0;
+}
+
+bool engine_turn(struct engine *e, bool *busy, struct error *error)
+{
+    struct error cause;
+    *busy = false;
+    if (!engine_wait(e, error))
+        return false;
+    take_cancels(e);
+    admit(e);
+    fill(e);
+    if (!engine_round(e, &cause) && e->dead) {
+        if (error)
+            *error = cause;
+        return false;
+    }
+    *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING) || (e->first && free_slot(e));
+    return true;
+}
+
+// ---- what callers see --------------------------------------------------------------------------------------------------------
+
+void stream_cancel(struct stream *s)
+{
+    atomic_store(&s->cancel, true);
+}
+
+enum stream_phase stream_phase(const struct stream *s)
+{
+    return s->phase;
+}
+
+const char *stream_error(const struct stream *s)
+{
+    return s->cause.text;
+}

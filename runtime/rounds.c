@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A round: one window for each lane that is in a reply, in one program launch. What a lane's window holds is planned by
+// expected tokens and measured cost; drafts come from the head or from the stream's own tokens.
+// Invariants: a lane is in a round once; the program drafts and verifies before it commits, and commits once; a lane that the
+// head does not follow, or whose drafts were copied, has no rows in the head's passes.
+
+#include "runtime/engine_state.h"
+#include <string.h>
+
+enum { UNTAKEN_MOST = 256 }; // a directly driven stream that nobody takes tokens from sits rounds out beyond that many
+static const double LANDING_WEIGHT = 0.1, PRIOR_WEIGHT = 0.05, COPY_WEIGHT = 0.15;
+
+struct window {
+    struct slot *slot;
+    struct stream *stream;
+    int32_t place;            // where copied drafts come from; 0: the head makes them
+    double chance[DEPTH_MAX]; // that draft i lands
+    int drafts;
+};
+
+struct round {
+    int count; // lanes that take part
+    struct window window[MAX_LANES];
+    const struct program *program;
+};
+
+// ---- who takes part ----------------------------------------------------------------------------------------------------------
+
+static bool takes_part(struct stream *s)
+{
+    return s && s->phase == STREAM_DECODING && stream_room(s) > 0 && !atomic_load(&s->cancel) &&
+           (s->submitted || stream_made(s) - s->taken < UNTAKEN_MOST);
+}
+
+// The lanes in a reply, in lane order; when rows are short of lanes, those that were served longest ago.
+static void collect(struct engine *e, struct round *r)
+{
+    *r = (struct round){0};
+    for (int i = 0; i < e->lanes; i++)
+        if (takes_part(e->slot[i].stream))
+            r->window[r->count++] = (struct window){.slot = &e->slot[i], .stream = e->slot[i].stream};
+    while (e->options.round_rows && r->count > e->options.round_rows) {
+        int newest = 0;
+        for (int i = 1; i < r->count; i++)
+            if (r->window[i].stream->served >= r->window[newest].stream->served)
+                newest = i;
+        memmove(&r->window[newest], &r->window[newest + 1], (size_t)(--r->count - newest) * sizeof r->window[0]);
+    }
+}
+
+// ---- drafts ------------------------------------------------------------------------------------------------------------------
+
+static double expected(const double *chance, int drafts)
+{
+    double tokens = 1, landed = 1;
+    for (int i = 0; i < drafts; i++)
+        tokens += landed *= chance[i];
+    return tokens;
+}
+
+// Most drafts of a window, and where they come from: the source with more expected tokens.
+static struct depth_lane source(struct window *w)
+{
+    struct stream *s = w->stream;
+    const int wish = s->options.drafts, room = stream_room(s) - 1;
+    struct depth_lane lane = {.chance = w->chance, .fixed = wish >= 0 || !s->drafting};
+    lane.most = !s->drafting ? 0 : wish < 0 || wish > model.window - 1 ? model.window - 1 : wish;
+    lane.most = lane.most < room ? lane.most : room;
+    memcpy(w->chance, s->landing.chance, sizeof w->chance);
+    if (lane.most < 1 || s->options.no_copy)
+        return lane;
+    const struct lane *l = w->slot->lane;
+    int32_t place = copy_index_find(&w->slot->copy, w->slot->tokens.host, l->length + 1);
+    double copied[DEPTH_MAX];
+    for (int i = 0; i < DEPTH_MAX; i++)
+        copied[i] = s->copy_chance;
+    if (place > 0 && expected(copied, lane.most) > expected(w->chance, lane.most)) {
+        w->place = place;
+        memcpy(w->chance, copied, sizeof copied);
+    }
+    return lane;
+}
+
+static void plan(struct engine *e, struct round *r)
+{
+    struct depth_lane lanes[MAX_LANES];
+    bool head = false;
+    for (int i = 0; i < r->count; i++) {
+        lanes[i] = source(&r->window[i]);
+        head = head || r->window[i].stream->drafting;
+    }
+    int most_rows = e->options.round_rows ? e->options.round_rows : MAX_LANES * MAX_WINDOW, deepest = 0;
+    depth_plan(&e->depth, lanes, r->count, most_rows);
+    for (int i = 0; i < r->count; i++) {
+        r->window[i].drafts = lanes[i].drafts;
+        deepest = lanes[i].drafts > deepest ? lanes[i].drafts : deepest;
+    }
+    r->program = head ? model.round[deepest] : model.plain_round;
+}
+
+// ---- one lane of a round -----------------------------------------------------------------------------------------------------
+
+static int32_t forced(struct engine *e, int drafts)
+{
+    int accepted = 0;
+    for (; accepted < drafts; accepted++) {
+        e->force_state = e->force_state * 6364136223846793005ull + 1442695040888963407ull;
+        if ((double)(e->force_state >> 40) >= e->force * (1 << 24))
+            break;
+    }
+    return accepted + 1;
+}
+
+// Writes what the lane's window is. False when a page is missing, which admission rules out.
+static bool prepare(struct engine *e, const struct round *r, const struct window *w, struct error *error)
+{
+    struct lane *lane = w->slot->lane;
+    lane->rows = w->drafts + 1;
+    lane->drafts = w->drafts;
+    lane->headless = w->drafts == 0 || w->place > 0;
+    lane->force = e->force >= 0 ? forced(e, w->drafts) : 0;
+    int32_t *tokens = w->slot->tokens.host;
+    for (int i = 0; w->place > 0 && i < w->drafts; i++)
+        tokens[lane->length + 1 + i] = tokens[w->place + i];
+    if (w->place > 0)
+        engine_push_tokens(w->slot, lane->length + 1, w->drafts);
+    // The head's chain is as long as the program's, whatever the lane asked for.
+    int drafts = lane->headless ? w->drafts : r->program->drafts;
+    return engine_map(e, w->slot, lane->length + drafts + 2, error);
+}
+
+// Takes a lane's new tokens; `first` row of the pass, `i` place in the result block.
+static void deliver(struct engine *e, const struct window *w, int i, int first, double seconds, double now)
+{
+    struct stream *s = w->stream;
+    struct lane *lane = w->slot->lane;
+    const int32_t *result = engine_block(e)->result + i * (1 + MAX_WINDOW);
+    const int count = result[0], accepted = count - 1;
+    memcpy((int32_t *)w->slot->tokens.host + lane->length + 1 - count, result + 1, (size_t)count * sizeof *result);
+    s->stamp = e->stamp;
+    s->row_first = first;
+    s->round_rows = count;
+    s->round_from = stream_made(s) - count;
+    s->served = e->counters.rounds;
+    double gap = now - s->last_round;
+    s->last_round = now;
+    s->counters.longest_gap = gap > s->counters.longest_gap ? gap : s->counters.longest_gap;
+    s->counters.rounds++;
+    s->counters.drafted += w->drafts;
+    s->counters.accepted += accepted;
+    s->counters.reply_tokens += count;
+    s->counters.decode_seconds += seconds;
+    e->counters.drafted += w->drafts;
+    e->counters.accepted += accepted;
+    e->counters.reply_tokens += count;
+    if (w->place > 0) {
+        s->counters.copied += w->drafts;
+        s->counters.copies_accepted += accepted;
+        e->counters.copied += w->drafts;
+        e->counters.copies_accepted += accepted;
+        for (int k = 0; k < w->drafts && k <= accepted; k++)
+            s->copy_chance += COPY_WEIGHT * ((k < accepted) - s->copy_chance);
+    } else {
+        landing_learn(&s->landing, w->drafts, accepted, LANDING_WEIGHT);
+        landing_learn(&e->depth.prior, w->drafts, accepted, PRIOR_WEIGHT);
+    }
+    if (s->submitted)
+        admission_finish(s);
+}
+
+// ---- the round ---------------------------------------------------------------------------------------------------------------
+
+static bool run(struct engine *e, struct round *r, struct error *error)
+{
+    struct slot *slots[MAX_LANES] = {NULL};
+    for (int i = 0; i < r->count; i++)
+        slots[i] = r->window[i].slot;
+    if (engine_run(e, r->program, slots, engine_lane_count(r->count), error))
+        return true;
+    // A program has one flag for all lanes: whose row it was is not known.
+    struct error cause = error ? *error : e->cause;
+    for (int i = 0; i < r->count; i++)
+        stream_fail(r->window[i].stream, &cause);
+    return false;
+}
+
+bool engine_round(struct engine *e, struct error *error)
+{
+    struct round r;
+    struct error cause = {0};
+    if (!engine_wait(e, error))
+        return false;
+    collect(e, &r);
+    if (r.count == 0)
+        return true;
+    plan(e, &r);
+    double start = engine_seconds();
+    for (int i = 0; i < r.count; i++) {
+        if (prepare(e, &r, &r.window[i], &cause))
+            continue;
+        stream_fail(r.window[i].stream, &cause);
+        memmove(&r.window[i], &r.window[i + 1], (size_t)(--r.count - i) * sizeof r.window[0]);
+        i--;
+    }
+    if (r.count == 0 || !run(e, &r, &cause)) {
+        if (error)
+            *error = cause;
+        return false;
+    }
+    double now = engine_seconds(), seconds = now - start;
+    int first = 0, drafts = 0, luckiest = 0;
+    e->counters.rounds++;
+    e->counters.lane_rounds += r.count;
+    e->counters.decode_seconds += seconds;
+    e->counters.last_round = now;
+    e->owed = e->owed > seconds ? e->owed - seconds : 0;
+    for (int i = 0; i < r.count; i++) {
+        int accepted = engine_block(e)->result[i * (1 + MAX_WINDOW)] - 1;
+        luckiest = accepted > luckiest ? accepted : luckiest;
+        drafts += r.window[i].drafts;
+        deliver(e, &r.window[i], i, first, seconds, now);
+        first += r.window[i].drafts + 1;
+    }
+    if (r.program != model.plain_round)
+        depth_learn(&e->depth, r.count, drafts, luckiest, seconds);
+    return true;
+}
