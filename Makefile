@@ -136,8 +136,10 @@ $(DIR)/$(NAME): $(GEN)/stamp $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS) $(B)/packer $(
 $(B)/packer: $(PACKER_OBJECTS)
 	@$(CC) $(BASE) -o $@ $^ $(LIBS)
 
+# Packed again when the plan, the checkpoint's data or the packer changed.
 $(DIR)/$(NAME).pack: $(GEN)/stamp $(B)/packer
-	@if [ ! -f $@ ] || [ $(GEN)/pack.plan -nt $@ ]; then $(B)/packer $(GEN)/pack.plan $@; fi
+	@for f in $(GEN)/pack.plan $(B)/packer $(wildcard $(SRC)/*.safetensors); do \
+	    if [ ! -f $@ ] || [ $$f -nt $@ ]; then $(B)/packer $(GEN)/pack.plan $@ || exit 2; break; fi; done
 
 # Reference rows for `check`, made by the portable kernels of this build.
 $(DIR)/$(NAME).check: $(DIR)/$(NAME) $(DIR)/$(NAME).pack
@@ -149,6 +151,9 @@ run: all
 # ---- tests ----------------------------------------------------------------------------------------------------------------
 
 include tests/tests.mk
+
+bench: all
+	@$(DIR)/$(NAME) bench $(if $(HAVE_WEIGHTS),,--weights synthetic)
 
 clean:
 	rm -rf build
