@@ -39,10 +39,20 @@ end
 
 local function clean(v) if v == cjson.null then return nil end return v end
 
+-- A value for a message: short, and the same in every run.
+local function show(v)
+    if v == cjson.null then return "null" end
+    if type(v) == "table" then return #v > 0 and "a list" or "an object" end
+    local text = type(v) == "number" and string.format("%.17g", v) or tostring(v)
+    if math.type(v) == "integer" then text = string.format("%d", v) end
+    text = text:gsub("[%c\127]", "?")
+    return #text > 60 and text:sub(1, 60) .. "..." or text
+end
+
 local function integer(path, key, v, low, high)
     if math.type(v) == "float" and v == math.floor(v) and math.abs(v) < 2 ^ 53 then v = math.tointeger(v) end
     if math.type(v) ~= "integer" or v < low or v > high then
-        fail("%s: %s: a whole number from %d to %d is expected, found %s", path, key, low, high, tostring(v))
+        fail("%s: %s: a whole number from %d to %d is expected, found %s", path, key, low, high, show(v))
     end
     return v
 end
@@ -52,7 +62,16 @@ local limits = {
     num_hidden_layers = 1024, num_attention_heads = 1024, num_key_value_heads = 1024, head_dim = 1024, hidden_size = 1 << 20,
     vocab_size = 1 << 24, num_experts = 65536, num_experts_per_tok = 64, hc_count = 16, ngram_size = 8, heads_per_ngram = 64,
     linear_conv_kernel_dim = 16, ple_conv_kernel_size = 16, linear_key_head_dim = 512, linear_value_head_dim = 512,
-    mtp_num_hidden_layers = 8, indexer_head_dim = 1024, indexer_n_heads = 256,
+    mtp_num_hidden_layers = 8, indexer_head_dim = 1024, indexer_n_heads = 256, linear_num_key_heads = 1024,
+    linear_num_value_heads = 4096, mamba_num_heads = 4096, mamba_head_dim = 1024, ssm_state_size = 1024, n_groups = 1024, conv_kernel = 16,
+    n_routed_experts = 65536, decoder_sparse_step = 1024, full_attention_interval = 1024, intermediate_size = 1 << 20,
+    moe_intermediate_size = 1 << 20, shared_expert_intermediate_size = 1 << 20, moe_shared_expert_intermediate_size = 1 << 20,
+    hc_lowrank = 1 << 20, ple_embed_dim = 1 << 20, indexer_budget = 1 << 20, max_position_embeddings = 1 << 28,
+}
+-- Keys whose values are lists or objects and that need not be there.
+local structured = {
+    layer_types = true, rope_scaling = true, layers_block_type = true, mtp = true, rope_parameters = true, mlp_only_layers = true,
+    ple_layer_ids = true,
 }
 local zero_allowed = {
     mtp_num_hidden_layers = true, seed = true, ple_embed_dim = true, ngram_vocab_size_base = true, first_k_dense_replace = true,
@@ -71,7 +90,7 @@ local function flatten(path, root)
         local other = flat[k]
         if other ~= nil and v ~= nil and k ~= "model_type" and not without_effect[k] and type(v) ~= "table" and type(other) ~= "table"
             and other ~= v and k ~= "eos_token_id" then
-            fail("%s: %s: %s at the root but %s under text_config", path, k, tostring(other), tostring(v))
+            fail("%s: %s: %s at the root but %s under text_config", path, k, show(other), show(v))
         end
         if v ~= nil then flat[k] = v end
     end
@@ -88,7 +107,8 @@ local function check_schema(path, flat, family, c)
     take(family.config)
     for k in pairs(flat) do
         if not required[k] and optional[k] == nil and not without_effect[k] and not (family.unused or {})[k] then
-            fail("%s: unknown key %s; it may change what the model computes, so it must be taught to models/%s.lua", path, k, family.name)
+            fail("%s: unknown key %s; it may change what the model computes, so it must be taught to models/%s.lua", path, show(k),
+                family.name)
         end
     end
     for k in pairs(family.free or {}) do required[k] = nil end
@@ -100,16 +120,16 @@ local function check_schema(path, flat, family, c)
         local v = flat[k]
         if v == nil then
             v = default
+        elseif (type(default) == "table" or structured[k]) and type(v) ~= "table" then
+            fail("%s: %s: a list or object is expected, found %s", path, k, show(v))
         elseif math.type(default) == "integer" then
             v = integer(path, k, v, zero_allowed[k] and 0 or 1, limits[k] or 2 ^ 31 - 1 | 0)
         elseif math.type(default) == "float" then
-            if type(v) ~= "number" or not (v >= 0 and v < 1e12) then fail("%s: %s: a number is expected, found %s", path, k, tostring(v)) end
+            if type(v) ~= "number" or not (v >= 0 and v < 1e12) then fail("%s: %s: a number is expected, found %s", path, k, show(v)) end
         elseif default == true or (default == false and type(v) == "boolean") then
-            if type(v) ~= "boolean" then fail("%s: %s: true or false is expected, found %s", path, k, tostring(v)) end
-        elseif type(default) == "table" and type(v) ~= "table" then
-            fail("%s: %s: a list or object is expected, found %s", path, k, tostring(v))
+            if type(v) ~= "boolean" then fail("%s: %s: true or false is expected, found %s", path, k, show(v)) end
         elseif type(default) == "string" and type(v) ~= "string" then
-            fail("%s: %s: a string is expected, found %s", path, k, tostring(v))
+            fail("%s: %s: a string is expected, found %s", path, k, show(v))
         end
         c[k] = v
     end
@@ -123,11 +143,16 @@ local function rope(path, c)
         for k, v in pairs(source) do p[k] = clean(v) end
     end
     local kind = p.rope_type or p.type or "default"
-    if kind ~= "default" then fail("%s: rope_type: only default is known, found %s", path, tostring(kind)) end
+    if kind ~= "default" then fail("%s: rope_type: only default is known, found %s", path, show(kind)) end
     c.rope_theta = p.rope_theta or c.rope_theta or 10000.0
     local factor = p.partial_rotary_factor or c.partial_rotary_factor or 1.0
-    if type(c.rope_theta) ~= "number" or c.rope_theta <= 0 then fail("%s: rope_theta: a positive number is expected", path) end
-    if type(factor) ~= "number" or factor <= 0 or factor > 1 then fail("%s: partial_rotary_factor: a number in (0, 1] is expected", path) end
+    if type(c.rope_theta) ~= "number" or c.rope_theta <= 0 or c.rope_theta ~= c.rope_theta then
+        fail("%s: rope_theta: a positive number is expected, found %s", path, show(c.rope_theta))
+    end
+    if type(factor) ~= "number" or not (factor > 0 and factor <= 1) then
+        fail("%s: partial_rotary_factor: a number in (0, 1] is expected, found %s", path, show(factor))
+    end
+    if c.rope_theta > 1e12 then fail("%s: rope_theta: a number up to 1e12 is expected, found %s", path, show(c.rope_theta)) end
     c.rotary = math.floor(c.head_dim * factor + 1e-9)
     if c.rotary % 2 ~= 0 then fail("%s: %d rotated dimensions; an even number is needed", path, c.rotary) end
 end
@@ -140,11 +165,11 @@ local function layers(path, c)
     c.full = {}
     if list then
         if type(list) ~= "table" or #list ~= n then
-            fail("%s: layer_types: %d layers are expected, found %s", path, n, type(list) == "table" and #list or tostring(list))
+            fail("%s: layer_types: %d layers are expected, found %s", path, n, type(list) == "table" and #list or show(list))
         end
         for i, t in ipairs(list) do
             if t ~= "linear_attention" and t ~= "full_attention" and t ~= "qwen_sparse_attention" and t ~= "deepseek_sparse_attention" then
-                fail("%s: layer_types[%d]: unknown kind %s", path, i - 1, tostring(t))
+                fail("%s: layer_types[%d]: unknown kind %s", path, i - 1, show(t))
             end
             c.full[i - 1] = t ~= "linear_attention"
         end
@@ -169,23 +194,30 @@ local function generation(dir, c)
         local v = clean(g[key])
         if v == nil then return default end
         if type(v) ~= "number" or not (v >= low and v <= high) then
-            fail("%s: %s: a number from %g to %g is expected, found %s", path, key, low, high, tostring(v))
+            fail("%s: %s: a number from %g to %g is expected, found %s", path, key, low, high, show(v))
         end
         return v
     end
     local sample = clean(g.do_sample)
     c.temperature = sample == false and 0.0 or number("temperature", sample and 1.0 or 0.0, 0, 100)
-    c.top_k = math.tointeger(number("top_k", 0, 0, 1 << 24)) or 0
+    c.top_k = math.floor(number("top_k", 0, 0, 1 << 24))
     c.top_p, c.min_p = number("top_p", 1.0, 0, 1), number("min_p", 0.0, 0, 1)
-    local list, seen = {}, {}
-    for _, source in ipairs { ids(path, "eos_token_id", clean(g.eos_token_id), c.vocab_size), ids("config.json", "eos_token_id", c.eos_token_id, c.vocab_size) } do
-        for _, id in ipairs(source) do
-            if not seen[id] then list[#list + 1] = id end
-            seen[id] = true
-        end
+    c.end_tokens = {}
+    config.add_end_tokens(c, path, ids(path, "eos_token_id", clean(g.eos_token_id), c.vocab_size))
+    config.add_end_tokens(c, dir .. "/config.json", ids(dir .. "/config.json", "eos_token_id", c.eos_token_id, c.vocab_size))
+end
+
+-- More ids that end a reply; one that is there already is not added again. path: the file that names them.
+function config.add_end_tokens(c, path, list)
+    local seen = {}
+    for _, id in ipairs(c.end_tokens) do seen[id] = true end
+    for _, id in ipairs(list) do
+        if not seen[id] and id < c.vocab_size then table.insert(c.end_tokens, id) end
+        seen[id] = true
     end
-    c.end_tokens = list
-    if #list > 16 then fail("%s: eos_token_id: at most 16 end tokens are supported, found %d", path, #list) end
+    if #c.end_tokens > 16 then
+        fail("%s: eos_token_id: at most 16 end tokens are supported, found %d", path, #c.end_tokens)
+    end
 end
 
 -- families: list of family descriptions. Returns the family and the validated table.
@@ -201,7 +233,7 @@ function config.load(dir, families, wanted)
             if t == kind then family = f end
         end
     end
-    if not family then fail("%s: model_type %s is not known; known are %s", path, tostring(kind), table.concat(known, ", ")) end
+    if not family then fail("%s: model_type %s is not known; known are %s", path, show(kind), table.concat(known, ", ")) end
     if wanted and wanted ~= family.name then
         fail("%s: model_type %s is of family %s, but MODEL=%s was asked for", path, kind, family.name, wanted)
     end

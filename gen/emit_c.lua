@@ -207,9 +207,9 @@ function emit.programs(model, write)
         write("program_" .. p.name .. ".c", table.concat {
             emit.header(model), PRELUDE, "\n", uses_kv and kv or "", table.concat(constants, ""), table.concat(body),
             string.format("\nstatic const struct model_op ops[%d] = {\n%s};\n", #p.ops, table.concat(table_text)),
-            string.format("\nconst struct program %s_program = {\n    .name = \"%s\", .rows = %d, .drafts = %d, .launches = %d, .bytes = %d, "
-                .. ".flops = %d, .ops = ops, .emit = program_%s,\n};\n", p.name, p.name, p.capacity.tail or p.capacity.trunk, p.drafts, #p.ops,
-                p.bytes, p.flops, p.name),
+            string.format("\nconst struct program %s_program = {\n    .name = \"%s\", .rows = %d, .drafts = %d, .launches = %d, "
+                .. ".bytes = %d, .flops = %d, .ops = ops, .emit = program_%s,\n};\n", p.name, p.name,
+                p.capacity.tail or p.capacity.trunk, p.drafts, #p.ops, p.bytes, p.flops, p.name),
         })
         declarations[#declarations + 1] = string.format("extern const struct program %s_program;\n", p.name)
     end

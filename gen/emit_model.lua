@@ -125,7 +125,8 @@ function emit_model.write(model, write, embed)
             .. "const uint8_t *const embedded_pack_end = pack_blob_end;\n"
     end
     write("model.c", table.concat {
-        emit_c.header(model), "\n#include \"programs.h\"\n\n", text, "\nconst struct model model = {\n", structure(model, table_count), "};\n\n",
+        emit_c.header(model), "\n#include \"programs.h\"\n\n", text, "\nconst struct model model = {\n",
+        structure(model, table_count), "};\n\n",
         pack_text,
     })
     write("pack_blob.S", embed and string.format(BLOB, model.name .. ".pack") or "// Generated: this build reads its pack from a file.\n"

@@ -209,9 +209,21 @@ function build.round(m, family, c, drafts, with_head)
     m:accept(m:draw(logits(m, family, c, r), 1, -1, "drawn"))
 end
 
+-- Whether a draft head is run: the config declares one, or says nothing about it, and its weights are there.
+local function wants_head(family, c, census)
+    if not family.head then return false end
+    local text = type(c.root.text_config) == "table" and c.root.text_config or c.root
+    local layers = c.mtp_num_hidden_layers or 0
+    if math.type(text.mtp_num_hidden_layers) == nil then
+        local declared = type(c.mtp) == "table" and tonumber(c.mtp.num_hidden_layers)
+        layers = declared or (census.synthetic and 0 or 1)
+    end
+    return layers > 0 and (census.synthetic or census:has("mtp.fc_embedding") or census:has("mtp.fc"))
+end
+
 -- options: lanes, window, chunk, skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.
 function graph.build(family, c, census, sizes, options)
-    local head = family.head and (c.mtp_num_hidden_layers or 0) > 0 and (census.synthetic or census:has("mtp.fc_embedding") or census:has("mtp.fc"))
+    local head = wants_head(family, c, census)
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
     local model = {
         family = family, config = c, has_head = head and true or false, programs = {}, store = new_store(census, c),
@@ -243,7 +255,7 @@ function graph.build(family, c, census, sizes, options)
                 drafts == 0, drafts, function(m) build.round(m, family, c, drafts, true) end)
         end
     end
-    if family.ignored then family.ignored(census) end
+    if family.ignored then family.ignored(census, c) end
     if not head then census:ignore("^mtp%.", "no draft head is run") end
     if c.tie_word_embeddings then census:ignore("^lm_head%.", "tied to the embedding table") end
     census:finish()

@@ -121,7 +121,8 @@ local function run()
     range("window", o.window, 1, 16)
     range("chunk", o.chunk, 16, 4096)
 
-    local family, c = require("config").load(o.checkpoint, families(), o.model)
+    local config = require "config"
+    local family, c = config.load(o.checkpoint, families(), o.model)
     o.model, o.name = family.name, o.name or family.name
     local checkpoint = require "checkpoint"
     local synthetic = o.recipe ~= nil or not has_weights(o.checkpoint)
@@ -145,6 +146,19 @@ local function run()
             or ((e.data_bytes or e.bytes) + (e.scale_bytes or 0)) * math.max(1, e.experts)
     end
 
+    local tokenizer = require "tokenizer"
+    local tokenizer_file = o.tokenizer or o.checkpoint .. "/tokenizer.json"
+    local compiled
+    if o.tokenizer or exists(tokenizer_file) then
+        local settings = (o.tokenizer and (o.tokenizer:match("^(.*/)[^/]*$") or "./") or o.checkpoint .. "/") .. "tokenizer_config.json"
+        compiled = tokenizer.compile(tokenizer_file, exists(settings) and settings or nil)
+        if compiled.vocabulary > c.vocab_size then
+            io.stderr:write(string.format("pianola: note: %s has %d tokens, the model %d; prompts with the others are refused\n",
+                tokenizer_file, compiled.vocabulary, c.vocab_size))
+        end
+        config.add_end_tokens(c, tokenizer_file, compiled.eos)
+    end
+
     local report = require "report"
     model.facts = report.facts(model)
     local function write(name, text) write_file(o.out .. "/" .. name, text) end
@@ -152,23 +166,14 @@ local function run()
     require("emit_model").write(model, write, o.embed)
     if not synthetic then pack.write_plan(o.out .. "/pack.plan", model.layout, census) end
 
-    local tokenizer, template = require "tokenizer", require "template"
-    local tokenizer_file = o.tokenizer or o.checkpoint .. "/tokenizer.json"
-    if o.tokenizer or exists(tokenizer_file) then
-        local settings = (o.tokenizer and (o.tokenizer:match("^(.*/)[^/]*$") or "./") or o.checkpoint .. "/") .. "tokenizer_config.json"
-        local compiled = tokenizer.compile(tokenizer_file, exists(settings) and settings or nil)
-        if compiled.vocabulary > c.vocab_size then
-            io.stderr:write(string.format("pianola: note: %s has %d tokens, the model %d; prompts with the others are refused\n",
-                tokenizer_file, compiled.vocabulary, c.vocab_size))
-        end
-        write_with(o.out .. "/tokenizer_tables.c", function(path) tokenizer.emit(compiled, path) end)
-    else
-        write_with(o.out .. "/tokenizer_tables.c", tokenizer.emit_none)
-    end
+    write_with(o.out .. "/tokenizer_tables.c", function(path)
+        if compiled then tokenizer.emit(compiled, path) else tokenizer.emit_none(path) end
+    end)
+    local template = require "template"
     local source, name = report.template_source(o.checkpoint)
     if source then
-        local compiled = template.compile(source, name, template.constants(report.tokenizer_settings(o.checkpoint)))
-        write_with(o.out .. "/template.c", function(path) template.emit(compiled, path) end)
+        local program = template.compile(source, name, template.constants(report.tokenizer_settings(o.checkpoint)))
+        write_with(o.out .. "/template.c", function(path) template.emit(program, path) end)
     else
         write_with(o.out .. "/template.c", template.emit_none)
     end

@@ -33,7 +33,8 @@ function report.facts(model)
     for l = 0, c.num_hidden_layers - 1 do full = full + (c.full and c.full[l] and 1 or 0) end
     if c.full then list[#list + 1] = { "attention layers", tostring(full) } end
     list[#list + 1] = { "draft head", model.has_head and "yes" or "no" }
-    list[#list + 1] = { "lanes, window, chunk", string.format("%d, %d, %d", model.options.lanes, model.options.window, model.options.chunk) }
+    local o = model.options
+    list[#list + 1] = { "lanes, window, chunk", string.format("%d, %d, %d", o.lanes, o.window, o.chunk) }
     local norms = model.census.norms
     if norms then list[#list + 1] = { "norms", tostring(type(norms) == "table" and (norms.text or norms[1]) or norms) } end
     for reason, count in pairs(model.census.ignored or {}) do

@@ -31,15 +31,29 @@ local KINDS <const> = {
 
 function family.check(c, fail)
     local list = c.layers_block_type
+    if list and #c.hybrid_override_pattern > 0 and #list ~= #c.hybrid_override_pattern then
+        fail("layers_block_type has %d blocks, but hybrid_override_pattern %d", #list, #c.hybrid_override_pattern)
+    end
     if not list then
         list = {}
         for letter in c.hybrid_override_pattern:gmatch(".") do list[#list + 1] = letter end
     end
     if #list == 0 then fail("layers_block_type or hybrid_override_pattern is missing") end
+    if #list > 1024 then fail("hybrid_override_pattern: at most 1024 blocks are expected, found %d", #list) end
+    local declared = c.root.num_hidden_layers
+    if type(declared) == "number" and declared ~= #list then
+        fail("num_hidden_layers is %s, but the list of blocks has %d", tostring(declared), #list)
+    end
     c.num_hidden_layers, c.blocks, c.full = #list, {}, {}
     for i, name in ipairs(list) do
         c.blocks[i - 1] = KINDS[name] or fail("layers_block_type[%d]: unknown kind %s", i - 1, tostring(name))
         c.full[i - 1] = c.blocks[i - 1] == "attention"
+    end
+    if c.num_experts_per_tok > c.n_routed_experts then
+        fail("num_experts_per_tok %d is more than n_routed_experts %d", c.num_experts_per_tok, c.n_routed_experts)
+    end
+    if c.mamba_num_heads % c.n_groups ~= 0 then
+        fail("mamba_num_heads %d is no multiple of n_groups %d", c.mamba_num_heads, c.n_groups)
     end
     if c.num_attention_heads % c.num_key_value_heads ~= 0 then
         fail("num_attention_heads %d is no multiple of num_key_value_heads %d", c.num_attention_heads, c.num_key_value_heads)
@@ -58,12 +72,13 @@ local function mamba(m, c, at, x)
     local conv = m:conv(m:columns(all, inner, conv_width), at .. "conv1d", {
         taps = c.conv_kernel, act = "silu", bias = c.use_conv_bias and at .. "conv1d.bias" or nil,
     })
-    local y = m:mamba(conv, m:columns(all, inner + conv_width, heads), { a_log = at .. "A_log", dt_bias = at .. "dt_bias", d = at .. "D" }, {
+    local names = { a_log = at .. "A_log", dt_bias = at .. "dt_bias", d = at .. "D" }
+    local y = m:mamba(conv, m:columns(all, inner + conv_width, heads), names, {
         heads = heads, dim = dim, groups = groups, state_dim = n,
     })
     local z = m:columns(all, 0, inner)
-    return m:linear(m:gated_norm(y, z, at .. "norm", { heads = groups, dim = inner // groups, act = "silu", after = true }), at .. "out_proj",
-        c.hidden_size)
+    local n_y = m:gated_norm(y, z, at .. "norm", { heads = groups, dim = inner // groups, act = "silu", after = true })
+    return m:linear(n_y, at .. "out_proj", c.hidden_size)
 end
 
 local function attention(m, c, at, x)
@@ -97,6 +112,12 @@ end
 
 function family.output(m, _, x) return m:norm(x, "norm_f") end
 
-function family.ignored() end
+-- Some checkpoints add a pair of layers that draft (attention, then a mixture) after the last block or under mtp. What they
+-- compute is not published with the weights, so replies are made without drafts.
+function family.ignored(census, c)
+    local reason = "the draft layers of this family are not known"
+    for l = c.num_hidden_layers, c.num_hidden_layers + 3 do census:ignore("^layers%." .. l .. "%.", reason) end
+    census:ignore("^mtp%.", reason)
+end
 
 return family

@@ -47,6 +47,7 @@ end
 function ngram.check(c, fail)
     c.ple_layers = {}
     for i, id in ipairs(c.ple_layer_ids or {}) do
+        id = type(id) == "number" and math.tointeger(id) or fail("ple_layer_ids: whole numbers are expected")
         if id < 1 or id > c.num_hidden_layers then fail("ple_layer_ids: %d is not one of 1 .. %d", id, c.num_hidden_layers) end
         c.ple_layers[id - 1] = i - 1
     end
