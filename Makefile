@@ -120,7 +120,7 @@ $(B)/common/%.o: %.c $(B)/common/kernel_list.h
 $(B)/common/%.o: %.cu $(B)/common/kernel_list.h
 	@mkdir -p $(@D)
 	@echo "  nvcc $<"
-	@$(NVCC) $(NVFLAGS) -MD -MP -c $< -o $@
+	@$(NVCC) $(NVFLAGS) $(if $(filter linear% experts% embed%,$(notdir $<)),,-fmad=false) -MD -MP -c $< -o $@
 
 -include $(KERNEL_OBJECTS:.o=.d) $(RUNTIME_OBJECTS:.o=.d) $(PACKER_OBJECTS:.o=.d)
 
