@@ -89,7 +89,9 @@ struct stream {
     struct stream_counters counters;
     enum stream_phase phase;
     atomic_bool cancel;
-    bool started;    // the prompt's draw has been made
+    bool started;     // the prompt's draw has been made
+    bool first_drawn; // first_token is what the prompt's last row draws
+    int32_t first_token;
     bool drafting;   // the head follows this stream
     bool submitted;  // driven by engine_turn
     bool ignore_end; // goes on after end tokens
@@ -161,7 +163,7 @@ void stream_detach(struct stream *stream);
 // many ran. wait: else the chunk may still run when this returns.
 bool stream_chunk(struct stream *stream, int end, int most, bool wait, int *rows, struct error *error);
 
-// Draws the first reply token from the prompt's last row.
+// Puts the first reply token in place: it is drawn from the prompt's last row before any other program runs.
 bool stream_first(struct stream *stream, struct error *error);
 
 // Positions that tokens may still be put at, the pending one's included.

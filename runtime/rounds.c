@@ -189,11 +189,11 @@ bool engine_round(struct engine *e, struct error *error)
 {
     struct round r;
     struct error cause = {0};
-    if (!engine_wait(e, error))
-        return false;
     collect(e, &r);
     if (r.count == 0)
-        return true;
+        return true; // a chunk in flight may go on meanwhile
+    if (!engine_wait(e, error))
+        return false;
     plan(e, &r);
     double start = engine_seconds();
     for (int i = 0; i < r.count; i++) {

@@ -28,7 +28,7 @@ static void reset_lane(struct stream *s)
                           .run = pages_at(&s->engine->pages, slot->run)};
     device_zero(lane->run, model.run_bytes);
     copy_index_reset(&slot->copy);
-    s->started = false;
+    s->started = s->first_drawn = false;
     s->round_rows = s->given = s->taken = 0;
     s->kept_length = 0;
 }
@@ -203,6 +203,17 @@ static void keep_state(struct stream *s)
     s->kept_length = s->slot->lane->length;
 }
 
+// Draws the token after the last row of the chunk that has just run.
+static bool draw_first(struct stream *s, struct error *error)
+{
+    if (!run_tail(s, s->slot->lane->length - 1, 1, NULL, NULL, error))
+        return false;
+    device_download(&s->first_token, s->engine->arena + model.drawn_offset, sizeof s->first_token);
+    s->first_drawn = true;
+    s->stamp = s->engine->stamp;
+    return true;
+}
+
 bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, struct error *error)
 {
     struct engine *e = s->engine;
@@ -213,6 +224,7 @@ bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, str
     *rows = stop - at < most ? stop - at : most;
     if (at == end - 1)
         keep_state(s);
+    s->first_drawn = false;
     lane->rows = *rows;
     lane->drafts = 0;
     if (!engine_map(e, s->slot, at + *rows + 1, error) ||
@@ -250,6 +262,8 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
         if (first < at + rows && !run_tail(s, first, at + rows - first, on_logits, user, error))
             return false;
     }
+    if (!draw_first(s, error)) // now: the rows of the last chunk are gone after the next program
+        return false;
     s->counters.prompt_seconds += engine_seconds() - start;
     s->engine->counters.prompt_seconds += engine_seconds() - start;
     return true;
@@ -276,17 +290,14 @@ bool stream_first(struct stream *s, struct error *error)
     if (lane->length == 0)
         return error_set(error, "a reply needs a prompt");
     double start = engine_seconds();
-    if (!run_tail(s, lane->length - 1, 1, NULL, NULL, error))
+    if (!s->first_drawn && !draw_first(s, error))
         return false;
-    int32_t token, *tokens = s->slot->tokens.host;
-    device_download(&token, e->arena + model.drawn_offset, sizeof token);
-    tokens[lane->length] = token;
+    ((int32_t *)s->slot->tokens.host)[lane->length] = s->first_token;
     engine_push_tokens(s->slot, lane->length, 1);
     lane->limit = lane->length + 1;
     s->reply_from = lane->length;
     s->started = true;
     s->phase = STREAM_DECODING;
-    s->stamp = e->stamp;
     s->round_from = s->row_first = s->taken = s->given = 0;
     s->round_rows = 1;
     s->last_round = engine_seconds();
@@ -353,11 +364,11 @@ int stream_rewind(struct stream *s)
     }
     device_copy(lane->run, s->kept_run, model.run_bytes);
     lane->length = kept;
-    lane->head_length = s->drafting ? kept : INT32_MAX;
+    lane->head_length = s->drafting ? kept - 1 : INT32_MAX; // its last cell read the token that may differ now
     lane->fold = 0;
     lane->streams_base = kept > MAX_WINDOW ? kept - MAX_WINDOW : 0;
     copy_index_reset(&s->slot->copy);
-    s->started = false;
+    s->started = s->first_drawn = false;
     s->round_rows = s->given = s->taken = 0;
     return kept;
 }

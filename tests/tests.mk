@@ -5,7 +5,7 @@
 
 T          := $(B)/tests
 TEST_NAMES := $(basename $(notdir $(filter-out tests/contract_test.c,$(wildcard tests/*_test.c))))
-TEST_BINARIES := $(TEST_NAMES:%=$(T)/%) $(T)/contract_test
+TEST_BINARIES := $(TEST_NAMES:%=$(T)/%) $(T)/contract_test $(T)/sim_test
 TEST_SCRIPTS  := $(wildcard tests/*.t)
 MODEL_TEST := $(B)/flashnext
 
@@ -25,6 +25,21 @@ $(T)/store_test: tests/store_test.c graphs/store.c $(T)/engine.a
 $(T)/contract_test: tests/contract_test.c $(T)/engine.a all
 	@echo "  cc $<"
 	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
+
+# Lanes, with a page pool that checks what is given back.
+$(T)/lanes_test: tests/lanes_test.c runtime/pages.c $(T)/engine.a all
+	@echo "  cc $<"
+	@$(CC) $(BASE) -DPAGES_DEBUG -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ tests/lanes_test.c runtime/pages.c \
+	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
+
+# The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
+SIM := $(wildcard tests/sim/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft \
+    memory_plan)) graphs/store.c kernels/cpu/control.c
+$(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h graphs/*.h kernels/cpu/*.h) $(B)/common/kernel_list.h
+	@mkdir -p $(@D)
+	@echo "  cc tests/sim"
+	@$(CC) $(BASE) -DPAGES_DEBUG -DENGINE_TEST -DGRAPH_TEST -DISA_NAME=portable -Wno-missing-field-initializers \
+	    -include tests/sim/alloc.h -o $@ $(SIM) $(LIBS)
 
 test: deps-test
 	@$(MAKE) --no-print-directory lint

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lanes on the embedded model: every stream of a round has the ids and the logit bits that it has alone, whatever shares the
+// round, wherever its pages lie and whenever it came; and requests through a small pool, with cancels, leave nothing behind.
+// Linked with the model's programs and with a page pool that poisons pages that are given back.
+
+#include "runtime/engine_state.h"
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { PROMPTS = 8, REPLY = 20, IDS = 160, DETAIL = 1400 };
+
+static int tests, failures;
+
+static void ok(bool good, const char *name, const char *detail)
+{
+    tests++;
+    failures += !good;
+    printf("%s %d - %s\n", good ? "ok" : "not ok", tests, name);
+    if (!good && detail && *detail)
+        printf("# %s\n", detail);
+}
+
+struct prompt {
+    int32_t ids[IDS];
+    int count;
+};
+
+static struct prompt prompts[PROMPTS];
+
+// What a stream gives: ids and a hash of each row of logits.
+struct reply {
+    int32_t id[REPLY];
+    uint64_t logits[REPLY];
+    int count;
+};
+
+static struct reply alone[PROMPTS][2]; // greedy, sampled
+
+static bool load_prompts(void)
+{
+    json_error_t why;
+    json_t *list = json_load_file("tests/fixtures/embedded/replies.json", 0, &why);
+    int count = 0;
+    for (size_t i = 0; i < json_array_size(list) && count < PROMPTS; i++) {
+        json_t *ids = json_object_get(json_array_get(list, i), "prompt_ids");
+        struct prompt *p = &prompts[count];
+        p->count = (int)json_array_size(ids);
+        if (p->count < 1 || p->count > IDS)
+            continue;
+        for (int k = 0; k < p->count; k++)
+            p->ids[k] = (int32_t)json_integer_value(json_array_get(ids, (size_t)k));
+        count++;
+    }
+    json_decref(list);
+    // One prompt that repeats itself, so that drafts are copied.
+    struct prompt *last = &prompts[PROMPTS - 1];
+    int half = last->count < IDS / 3 ? last->count : IDS / 3;
+    for (int i = half; i < 3 * half; i++)
+        last->ids[i] = last->ids[i - half];
+    last->count = 3 * half;
+    return count == PROMPTS;
+}
+
+static struct stream_options options_of(int prompt, bool sampled, int drafts)
+{
+    struct stream_options o = {.drafts = drafts, .sampling = {.top_p = 1, .seed = (uint64_t)prompt + 7}};
+    if (sampled)
+        o.sampling = (struct sampling){.temperature = 0.9f, .top_k = 30, .top_p = 0.95f, .seed = (uint64_t)prompt + 7};
+    return o;
+}
+
+// Takes what a stream has, with the logits that drew it.
+static void take(struct stream *s, struct reply *r)
+{
+    int32_t out[MAX_WINDOW];
+    int n = stream_take(s, out, MAX_WINDOW);
+    for (int i = 0; i < n && r->count < REPLY; i++, r->count++) {
+        const float *logits = stream_logits(s, i);
+        r->id[r->count] = out[i];
+        r->logits[r->count] = logits ? XXH3_64bits(logits, (size_t)model.vocabulary * sizeof *logits) : 1;
+    }
+}
+
+static bool first(struct stream *s, const struct prompt *p, struct reply *r, struct error *error)
+{
+    if (!stream_prompt(s, p->ids, p->count, 0, 0, NULL, NULL, error) || !stream_first(s, error))
+        return false;
+    take(s, r);
+    return true;
+}
+
+static bool make_alone(void)
+{
+    struct engine *e;
+    struct error error;
+    struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .eager = true};
+    bool good = engine_open(&e, &options, &error);
+    for (int p = 0; good && p < PROMPTS; p++)
+        for (int way = 0; good && way < 2; way++) {
+            struct stream *s;
+            struct stream_options o = options_of(p, way, 0);
+            struct reply *r = &alone[p][way];
+            good = stream_open(e, &s, &o, &error) && first(s, &prompts[p], r, &error);
+            while (good && r->count < REPLY) {
+                good = engine_round(e, &error);
+                take(s, r);
+            }
+            stream_close(s);
+        }
+    engine_close(e);
+    return good;
+}
+
+// One stream of a scene.
+struct part {
+    int prompt, drafts, arrives; // the round before which it comes
+    bool sampled;
+    struct stream *stream;
+    struct reply reply;
+};
+
+// Plays a scene: streams come, take part in rounds, and go when their reply is long enough. Counts the replies that are not
+// the ones of streams alone.
+static int play(struct engine *e, struct part *part, int count, int64_t *rounds, char *detail)
+{
+    struct error error = {0};
+    int done = 0, wrong = 0;
+    for (int round = 0; done < count && round < 500; round++) {
+        for (int i = 0; i < count; i++) {
+            struct part *p = &part[i];
+            struct stream_options o = options_of(p->prompt, p->sampled, p->drafts);
+            if (p->stream || p->reply.count || p->arrives > round || !stream_open(e, &p->stream, &o, &error))
+                continue;
+            if (!first(p->stream, &prompts[p->prompt], &p->reply, &error))
+                snprintf(detail, DETAIL, "%s", error.text);
+        }
+        if (!engine_round(e, &error))
+            snprintf(detail, DETAIL, "%s", error.text);
+        for (int i = 0; i < count; i++) {
+            struct part *p = &part[i];
+            if (!p->stream)
+                continue;
+            take(p->stream, &p->reply);
+            if (p->reply.count < REPLY)
+                continue;
+            const struct reply *right = &alone[p->prompt][p->sampled];
+            bool same_ids = !memcmp(p->reply.id, right->id, sizeof right->id);
+            if (!same_ids || memcmp(p->reply.logits, right->logits, sizeof right->logits) != 0) {
+                wrong++;
+                snprintf(detail, DETAIL, "stream %d (prompt %d, drafts %d): the %s differ", i, p->prompt, p->drafts,
+                         same_ids ? "logits" : "ids");
+            }
+            stream_close(p->stream);
+            p->stream = NULL;
+            done++;
+        }
+    }
+    struct engine_counters c;
+    engine_counters(e, &c);
+    *rounds = c.rounds;
+    if (c.pages_claimed || c.pages_promised)
+        snprintf(detail, DETAIL, "%lld pages are still claimed, %lld promised", (long long)c.pages_claimed,
+                 (long long)c.pages_promised);
+    return wrong + (count - done) + (c.pages_claimed != 0) + (c.pages_promised != 0);
+}
+
+static void scene(const struct engine_options *base, struct part *part, int count, const char *name)
+{
+    struct engine *e;
+    struct error error = {0};
+    struct engine_options options = *base;
+    int64_t rounds = 0;
+    char detail[DETAIL] = "", text[240];
+    options.quiet = true;
+    options.context = 256;
+    options.lanes = options.lanes ? options.lanes : model.lanes;
+    if (!engine_open(&e, &options, &error)) {
+        ok(false, name, error.text);
+        return;
+    }
+    int wrong = play(e, part, count, &rounds, detail);
+    struct engine_counters c;
+    engine_counters(e, &c);
+    snprintf(text, sizeof text, "%s (%lld rounds, %.1f lanes each)", name, (long long)rounds,
+             (double)c.lane_rounds / (double)(rounds ? rounds : 1));
+    ok(wrong == 0, text, detail);
+    engine_close(e);
+}
+
+static void lane_counts(void)
+{
+    static const int drafts[] = {0, 3, -1, 1, 5, 0, 2, -1};
+    char name[100];
+    for (int n = 1; n <= model.lanes; n++)
+        for (int graph = 0; graph < 2; graph++) {
+            struct part part[MAX_LANES] = {0};
+            for (int i = 0; i < n; i++)
+                part[i] = (struct part){.prompt = (i + n) % PROMPTS, .drafts = drafts[(i + n) % 8], .sampled = i % 2};
+            struct engine_options options = {.threads = 1 + graph, .eager = !graph};
+            snprintf(name, sizeof name, "%d lanes, different prompts, %s: concurrent == alone", n,
+                     graph ? "graphs" : "eager");
+            scene(&options, part, n, name);
+        }
+}
+
+static void equal_prompts(void)
+{
+    for (int drafted = 0; drafted < 2; drafted++) {
+        struct part part[MAX_LANES] = {0};
+        for (int i = 0; i < model.lanes; i++)
+            part[i] = (struct part){.prompt = 2, .drafts = drafted ? 3 : 0, .sampled = true};
+        struct engine_options options = {.threads = 2};
+        scene(&options, part, model.lanes, drafted ? "equal prompts, drafted" : "equal prompts, undrafted");
+    }
+}
+
+// Lanes end and are taken again by others, in every order; pages lie anywhere.
+static void staggered(void)
+{
+    static const char *const orders[] = {"identity", "reversed", "shuffled"};
+    static const int pages[] = {4, 64, 16};
+    char name[100];
+    for (int o = 0; o < 3; o++) {
+        struct part part[12] = {0};
+        for (int i = 0; i < 12; i++)
+            part[i] = (struct part){.prompt = (5 * i + o) % PROMPTS,
+                                    .drafts = i % 3 == 0 ? 0 : i % 5 - 1,
+                                    .arrives = 3 * i,
+                                    .sampled = i % 2};
+        struct engine_options options = {.threads = 2, .page = pages[o], .page_order = orders[o]};
+        snprintf(name, sizeof name, "staggered, pages of %d, %s", pages[o], orders[o]);
+        scene(&options, part, 12, name);
+    }
+}
+
+static void few_rows(void)
+{
+    struct part part[MAX_LANES] = {0};
+    for (int i = 0; i < model.lanes; i++)
+        part[i] = (struct part){.prompt = i, .drafts = -1};
+    struct engine_options options = {.threads = 2, .round_rows = model.lanes > 1 ? model.lanes - 1 : 1};
+    scene(&options, part, model.lanes, "fewer rows than lanes: the longest unserved first");
+}
+
+static void copies(void)
+{
+    struct engine *e;
+    struct error error = {0};
+    struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .lanes = model.lanes};
+    struct part part[2] = {{.prompt = PROMPTS - 1, .drafts = 5}, {.prompt = 1, .drafts = 2, .sampled = true}};
+    char detail[DETAIL] = "";
+    int64_t rounds;
+    if (!engine_open(&e, &options, &error)) {
+        ok(false, "copied drafts", error.text);
+        return;
+    }
+    int wrong = play(e, part, model.lanes > 1 ? 2 : 1, &rounds, detail);
+    struct engine_counters c;
+    engine_counters(e, &c);
+    ok(wrong == 0, "drafts copied from the stream's own tokens, beside drafts of the head", detail);
+    ok(c.copied > 0, "and some were copied", "none was");
+    engine_close(e);
+}
+
+// ---- requests ----------------------------------------------------------------------------------------------------------------
+
+static struct request request_of(int i)
+{
+    const struct prompt *p = &prompts[i % PROMPTS];
+    return (struct request){.ids = p->ids,
+                            .count = p->count,
+                            .reply = REPLY,
+                            .ignore_end = true,
+                            .options = options_of(i % PROMPTS, i % 2, i % 3 ? -1 : 0)};
+}
+
+static bool right_ids(struct stream *s, int i)
+{
+    int32_t out[2 * REPLY];
+    int n = stream_take(s, out, 2 * REPLY);
+    return n == REPLY && !memcmp(out, alone[i % PROMPTS][i % 2].id, sizeof alone[0][0].id);
+}
+
+// Twelve requests over a pool that holds about two: all are served in turn with their own bytes, cancels leave nothing behind.
+static void requests(void)
+{
+    enum { COUNT = 12 };
+    struct engine *e;
+    struct error error = {0};
+    struct engine_options options = {
+        .threads = 2, .quiet = true, .context = 256, .lanes = model.lanes, .page = 16, .page_order = "shuffled"};
+    if (!engine_open(&e, &options, &error)) {
+        ok(false, "requests", error.text);
+        return;
+    }
+    options.pool_pages = (int)(2 * admission_need(e, IDS + REPLY));
+    engine_close(e);
+    struct stream *s[COUNT];
+    bool busy = true, good = engine_open(&e, &options, &error);
+    for (int i = 0; good && i < COUNT; i++) {
+        struct request r = request_of(i);
+        good = stream_submit(e, &s[i], &r, &error);
+    }
+    struct engine_counters c;
+    int served = 0, right = 0, turns = 0, most = 0;
+    for (; good && served < COUNT && turns < 2000; turns++) {
+        if (turns == 5)
+            stream_cancel(s[COUNT - 1]); // while it waits
+        if (turns == 9)
+            stream_cancel(s[1]);
+        good = engine_turn(e, &busy, &error);
+        engine_counters(e, &c);
+        most = c.lanes_decoding > most ? c.lanes_decoding : most;
+        for (int i = 0; i < COUNT; i++)
+            if (s[i] && stream_phase(s[i]) >= STREAM_FINISHED) {
+                right += stream_phase(s[i]) == STREAM_CANCELLED || right_ids(s[i], i);
+                served++;
+                stream_close(s[i]);
+                s[i] = NULL;
+            }
+    }
+    engine_counters(e, &c);
+    char detail[DETAIL];
+    snprintf(detail, sizeof detail, "%d of %d right, %d turns, %lld waits, %lld cancelled, at most %d lanes; %s", right,
+             COUNT, turns, (long long)c.waited, (long long)c.cancelled, most, error.text);
+    ok(good && right == COUNT && c.waited > 0 && c.cancelled == 2, "requests through a small pool: each reply its own",
+       detail);
+    ok(c.pages_claimed == 0 && c.pages_promised == 0 && !c.waiting, "and every page and promise is back", "");
+    engine_close(e);
+}
+
+// A request that the pool cannot hold even when it is empty is refused at once, with the numbers; the largest that it can hold
+// is served.
+static void refusals(void)
+{
+    struct engine *e;
+    struct error error = {0};
+    struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .page = 16, .eager = true};
+    if (!engine_open(&e, &options, &error)) {
+        ok(false, "refusals", error.text);
+        return;
+    }
+    options.pool_pages = (int)admission_need(e, prompts[0].count + REPLY);
+    engine_close(e);
+    struct request r = request_of(0);
+    struct stream *fits = NULL, *never = NULL;
+    bool busy = true, good = engine_open(&e, &options, &error);
+    r.reply = 255 - r.count;
+    bool refused = good && !stream_submit(e, &never, &r, &error);
+    ok(refused && strstr(error.text, "and the pool has"), "a request that can never fit is refused with the numbers",
+       error.text);
+    r.reply = 256;
+    ok(good && !stream_submit(e, &never, &r, &error) && strstr(error.text, "context"), "so is one past the context",
+       error.text);
+    r.reply = REPLY;
+    good = good && stream_submit(e, &fits, &r, &error);
+    while (good && busy)
+        good = engine_turn(e, &busy, &error);
+    ok(good && stream_phase(fits) == STREAM_FINISHED && right_ids(fits, 0), "the largest that fits is served",
+       error.text);
+    stream_close(fits);
+    engine_close(e);
+}
+
+// A long prompt beside a reply: the reply goes on between chunks and keeps its share.
+static void beside(void)
+{
+    struct engine *e;
+    struct error error = {0};
+    struct engine_options options = {
+        .threads = 2, .quiet = true, .context = 1024, .lanes = 2, .busy_chunk = 32, .decode_share = 0.5f};
+    static int32_t ids[900];
+    for (int i = 0; i < 900; i++)
+        ids[i] = prompts[i / IDS % PROMPTS].ids[i % 20];
+    struct request small = {.ids = prompts[0].ids, .count = prompts[0].count, .reply = 400, .ignore_end = true},
+                   large = {.ids = ids, .count = 900, .reply = 4, .ignore_end = true};
+    struct stream *a = NULL, *b = NULL;
+    bool busy, good = model.lanes > 1 && engine_open(&e, &options, &error);
+    if (!good) {
+        ok(model.lanes < 2, "a reply beside a prompt", error.text);
+        return;
+    }
+    good = stream_submit(e, &a, &small, &error);
+    for (int i = 0; good && i < 3; i++)
+        good = engine_turn(e, &busy, &error);
+    good = good && stream_submit(e, &b, &large, &error);
+    struct engine_counters before, after;
+    engine_counters(e, &before);
+    while (good && (stream_phase(b) == STREAM_WAITING || stream_phase(b) == STREAM_FILLING))
+        good = engine_turn(e, &busy, &error);
+    engine_counters(e, &after);
+    double rounds = after.decode_seconds - before.decode_seconds, chunks = after.prompt_seconds - before.prompt_seconds;
+    char detail[DETAIL];
+    snprintf(detail, sizeof detail, "rounds %.1f ms, chunks %.1f ms (%lld); %s", rounds * 1e3, chunks * 1e3,
+             (long long)(after.chunks - before.chunks), error.text);
+    ok(good && after.chunks - before.chunks >= 28, "a long prompt is read in busy chunks beside a reply", detail);
+    ok(good && rounds > 0.4 * (rounds + chunks), "and the reply keeps its share of the time", detail);
+    printf("# share of the reply %.2f, longest gap %.1f ms\n", rounds / (rounds + chunks),
+           1e3 * stream_counters(a)->longest_gap);
+    stream_close(a);
+    stream_close(b);
+    engine_close(e);
+}
+
+int main(void)
+{
+    ok(load_prompts(), "prompts are loaded", "");
+    ok(make_alone(), "replies of streams alone", "");
+    lane_counts();
+    equal_prompts();
+    staggered();
+    few_rows();
+    copies();
+    requests();
+    refusals();
+    beside();
+    printf("1..%d\n", tests);
+    return failures != 0;
+}

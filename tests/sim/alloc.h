@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Included before every runtime source of the simulator: allocations that can be made to fail.
+
+#ifndef SIM_ALLOC_H
+#define SIM_ALLOC_H
+
+#include <stdlib.h>
+
+void *sim_malloc(size_t size);
+void *sim_calloc(size_t count, size_t size);
+
+#define malloc sim_malloc
+#define calloc sim_calloc
+
+#endif
