@@ -225,7 +225,8 @@ function config.load(dir, families, wanted)
     local path = dir .. "/config.json"
     local root = read_json(path, true)
     local flat = flatten(path, root)
-    local kind = clean(root.model_type) or (type(root.text_config) == "table" and clean(root.text_config.model_type))
+    local kind = clean(root.model_type)
+    if kind == nil and type(root.text_config) == "table" then kind = clean(root.text_config.model_type) end
     local family, known = nil, {}
     for _, f in ipairs(families) do
         for _, t in ipairs(f.model_types) do

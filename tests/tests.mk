@@ -49,3 +49,7 @@ test: deps-test
 lint: deps-test
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 	@luacheck -q $$(git ls-files '*.lua')
+
+# Rewrites the golden text of generated programs.
+golden-update:
+	@tests/generator.t --update
