@@ -7,8 +7,8 @@
 
 #include "runtime/depth.h"
 
-enum { PROBE_EVERY = 24, QUIET_FIRST = 64, QUIET_MOST = 1024, QUIET_HOPEFUL = 8 };
-static const double MARGIN = 1.02; // drafts must promise that much more than none
+enum { PROBE_EVERY = 24, QUIET_FIRST = 64, QUIET_MOST = 1024, QUIET_HOPEFUL = 8, SURE = 3 };
+static const double MARGIN = 1.02, NEAR = 0.85; // what drafts must promise, times none; what is worth a closer look
 
 void landing_init(struct landing *landing)
 {
@@ -100,12 +100,10 @@ static int best_depth(const struct depth *d, const struct depth_lane *lanes, int
 static int look_around(struct depth *d, int n, int best, int most)
 {
     int64_t round = d->rounds[n]++;
-    if (d->seconds[n][0] <= 0)
-        return 0;
-    if (most >= 1 && round < 8 && d->seconds[n][1] <= 0)
-        return 1;
-    if (most >= 3 && round < 8 && d->seconds[n][(most + 1) / 2] <= 0)
-        return (most + 1) / 2;
+    const int try[] = {0, most > 0, (most + 1) / 2};
+    for (int i = 0; i < 3 && round < 16; i++)
+        if (d->samples[n][try[i]] < SURE)
+            return try[i];
     if (round < d->probe[n])
         return best;
     d->probe[n] = round + (best > 0 ? PROBE_EVERY : d->pause[n]);
@@ -157,6 +155,7 @@ void depth_plan(struct depth *d, struct depth_lane *lanes, int n, int row_limit)
         if (!lanes[l].fixed && lanes[l].most > most)
             most = lanes[l].most;
     }
+    d->near[n] = most > 0 && rate(d, lanes, n, 1) > NEAR * rate(d, lanes, n, 0);
     int k = free_lane ? look_around(d, n, best_depth(d, lanes, n, most), most) : 0;
     double round = cost(d, n, k), row = k > 0 ? (round - cost(d, n, 0)) / k / n : 0, all = rate(d, lanes, n, k);
     for (int l = 0; l < n; l++) {
@@ -172,11 +171,17 @@ void depth_plan(struct depth *d, struct depth_lane *lanes, int n, int row_limit)
 void depth_learn(struct depth *d, int lanes, int drafts, int accepted, double seconds)
 {
     int k = (drafts + lanes - 1) / lanes;
-    double *s = &d->seconds[lanes][k < DEPTH_MAX ? k : DEPTH_MAX];
-    // Noise only ever makes a round longer: a shorter time counts more, and a much longer one counts as a little longer.
+    double *s = &d->seconds[lanes][k];
+    // Noise only ever makes a round longer: of the first times the shortest counts; later a shorter time counts more, and a much
+    // longer one counts as a little longer.
     double seen = *s > 0 && seconds > 1.5 * *s ? 1.5 * *s : seconds;
-    *s = *s > 0 ? *s + (seen < *s ? 0.3 : 0.1) * (seen - *s) : seen;
-    if (accepted > 0 && d->pause[lanes] > QUIET_HOPEFUL) {
+    if (d->samples[lanes][k] < SURE) {
+        d->samples[lanes][k]++;
+        *s = *s > 0 && *s < seen ? *s : seen;
+    } else {
+        *s += (seen < *s ? 0.3 : 0.1) * (seen - *s);
+    }
+    if (accepted > 0 && d->near[lanes] && d->pause[lanes] > QUIET_HOPEFUL) {
         d->pause[lanes] = QUIET_HOPEFUL;
         if (d->probe[lanes] > d->rounds[lanes] + QUIET_HOPEFUL)
             d->probe[lanes] = d->rounds[lanes] + QUIET_HOPEFUL;

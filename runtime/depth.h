@@ -23,12 +23,14 @@ void landing_learn(struct landing *landing, int drafts, int accepted, double wei
 
 // What rounds cost and when to look again, by lanes in the round.
 struct depth {
-    int most;                                  // drafts that the build has
-    double seconds[MAX_LANES + 1][MAX_WINDOW]; // of a round with d drafts a lane; 0: not measured
-    int64_t rounds[MAX_LANES + 1];             // planned
-    int64_t probe[MAX_LANES + 1];              // round of the next look at another depth
-    int64_t pause[MAX_LANES + 1];              // rounds between looks while drafting does not pay
-    struct landing prior;                      // of all streams: where a new one begins
+    int most;                                   // drafts that the build has
+    double seconds[MAX_LANES + 1][MAX_WINDOW];  // of a round with d drafts a lane; 0: not measured
+    uint8_t samples[MAX_LANES + 1][MAX_WINDOW]; // of seconds, the first few
+    int64_t rounds[MAX_LANES + 1];              // planned
+    int64_t probe[MAX_LANES + 1];               // round of the next look at another depth
+    int64_t pause[MAX_LANES + 1];               // rounds between looks while drafting does not pay
+    bool near[MAX_LANES + 1];                   // one draft was nearly worth its time at the last plan
+    struct landing prior;                       // of all streams: where a new one begins
 };
 
 // One lane of a plan.
