@@ -44,13 +44,13 @@ end
 
 local function bf16(value) return string.pack("<I2", string.unpack("<I4", string.pack("<f", value)) >> 16) end
 
--- [n, k]: ones where the column is the row, and small noise.
-local function through(n, k, seed)
+-- [n, k]: `diagonal` where the column is the row, and small noise.
+local function through(n, k, seed, diagonal)
     local parts, state = {}, seed
     for i = 0, n - 1 do
         for j = 0, k - 1 do
             state = (state * 1103515245 + 12345) & 0x7fffffff
-            parts[#parts + 1] = bf16((i == j and 1.0 or 0.0) + (state / 0x7fffffff - 0.5) * 0.05)
+            parts[#parts + 1] = bf16((i == j and diagonal or 0.0) + (state / 0x7fffffff - 0.5) * 0.05)
         end
     end
     return table.concat(parts)
@@ -89,10 +89,10 @@ function toy.make(from, to)
         local added = from:find("mlx", 1, true) and 1.0 or 0.0 -- such exports store w + 1
         add("mtp.pre_fc_norm_embedding.weight", "BF16", { d }, bf16(added):rep(d))
         add("mtp.pre_fc_norm_hidden.weight", "BF16", { d * streams }, bf16(added):rep(d * streams))
-        add("mtp.fc_embedding.weight", "BF16", { d, d }, through(d, d, 1))
-        add("mtp.fc_hidden.weight", "BF16", { d, d }, through(d, d, 2))
+        add("mtp.fc_embedding.weight", "BF16", { d, d }, through(d, d, 1, 8.0))
+        add("mtp.fc_hidden.weight", "BF16", { d, d }, through(d, d, 2, 0.0))
     else
-        add("mtp.fc.weight", "BF16", { d, 2 * d }, through(d, 2 * d, 1))
+        add("mtp.fc.weight", "BF16", { d, 2 * d }, through(d, 2 * d, 1, 8.0))
     end
     write.file(to .. "/model.safetensors", out)
     write.text(to .. "/config.json", cjson.encode(config))
