@@ -37,9 +37,10 @@ function report.facts(model)
     list[#list + 1] = { "lanes, window, chunk", string.format("%d, %d, %d", o.lanes, o.window, o.chunk) }
     local norms = model.census.norms
     if norms then list[#list + 1] = { "norms", tostring(type(norms) == "table" and (norms.text or norms[1]) or norms) } end
-    for reason, count in pairs(model.census.ignored or {}) do
-        list[#list + 1] = { "ignored tensors", string.format("%d (%s)", count, reason) }
-    end
+    local ignored = {}
+    for reason, count in pairs(model.census.ignored or {}) do ignored[#ignored + 1] = string.format("%d (%s)", count, reason) end
+    table.sort(ignored)
+    for _, text in ipairs(ignored) do list[#list + 1] = { "ignored tensors", text } end
     return list
 end
 

@@ -4,7 +4,8 @@
 -- layer in whatever encoding that is, its projections hand the token's embedding through, and the embeddings are made eight
 -- times as large. So the head agrees with the model often but not always, which is what a test of drafting needs.
 --
---   draft_toy.make(from, to)      to: an existing folder
+--   draft_toy.make(from, to, undeclared)      to: an existing folder; undeclared: config.json does not mention the head
+--   draft_toy.extra(from, to)                 the folder with draft layers that the family does not know
 
 local cjson = require "cjson"
 local write = require "safetensors_write"
@@ -64,10 +65,10 @@ local function last_attention(text)
     return found
 end
 
-function toy.make(from, to)
+function toy.make(from, to, undeclared)
     local config = cjson.decode(read(from .. "/config.json"))
     local text = type(config.text_config) == "table" and config.text_config or config
-    text.mtp_num_hidden_layers = 1
+    text.mtp_num_hidden_layers = not undeclared and 1 or nil
     local d, streams, out = text.hidden_size, text.hc_count, {}
     local layer = "%.layers%." .. last_attention(text) .. "%."
     local function add(name, dtype, shape, data) out[#out + 1] = { name = name, dtype = dtype, shape = shape, data = data } end
@@ -96,6 +97,15 @@ function toy.make(from, to)
     end
     write.file(to .. "/model.safetensors", out)
     write.text(to .. "/config.json", cjson.encode(config))
+end
+
+function toy.extra(from, to)
+    local list = load(from .. "/model.safetensors")
+    for _, name in ipairs { "mtp.eh_proj.weight", "backbone.layers.4.enorm.weight", "backbone.layers.5.mixer.gate.weight" } do
+        list[#list + 1] = { name = name, dtype = "BF16", shape = { 2 }, data = ("\0"):rep(4) }
+    end
+    write.file(to .. "/model.safetensors", list)
+    write.text(to .. "/config.json", read(from .. "/config.json"))
 end
 
 return toy
