@@ -11,12 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OWN_BYTES = 1 << 20 }; // what a run adds to the process: the tokenizer's tables, a reply's text, counters
+// What a run adds to the process: the tokenizer's tables, a reply's text, counters; and for each launch of a kept graph its
+// arguments.
+enum { OWN_BYTES = 1 << 20, LAUNCH_BYTES = 512 };
 
 struct plan {
     struct memory_plan memory;
     int threads;
-    int64_t process_bytes;    // the program itself, as it is resident now, and OWN_BYTES
+    int64_t process_bytes;    // the program itself, as it is resident now, and what a run adds to it
     int64_t embedded_bytes;   // tables inside the binary, which opening it reads
     int64_t total, available; // available: -1 when the system does not say
 };
@@ -66,6 +68,8 @@ static bool make_plan(struct plan *p, const struct settings *s, struct error *er
         return error_set(error, "the parts of a lane's state add up to %lld bytes, expected %lld: build again",
                          (long long)run, (long long)model.run_bytes);
     p->process_bytes = process_resident() + OWN_BYTES;
+    for (int i = 0; i < model.program_count; i++)
+        p->process_bytes += (int64_t)model.programs[i]->launches * LAUNCH_BYTES;
     p->embedded_bytes = embedded_pack ? model.table_bytes : 0;
     p->total = p->memory.total + p->process_bytes + p->embedded_bytes;
     p->available = memory_available();
@@ -175,7 +179,7 @@ static void print_text(const struct plan *p)
     row("scratch", m->scratch_bytes, "of the threads");
     row("tables", m->tables_bytes, "page tables and token ids");
     row("kept states", m->kept_bytes, "to go back to for the next turn");
-    row("process", p->process_bytes, "code, libraries, tokenizer");
+    row("process", p->process_bytes, "code, libraries, tokenizer, graphs");
     if (p->embedded_bytes)
         row("tables in the binary", p->embedded_bytes, "n-gram rows");
     row("total", p->total, "resident when running");

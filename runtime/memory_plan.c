@@ -64,8 +64,8 @@ const char *memory_kv_note(int kv_encoding)
 {
     static const char *const notes[KV_KINDS] = {
         NULL,
-        "keys and values rounded to 8 bits of mantissa: logits move by a few thousandths, near ties may turn",
-        "keys and values rounded to E4M3 with a scale a row: logits move by a few hundredths, replies may differ",
+        "keys and values in bf16: logits move by thousandths, by more where a near tie of experts or blocks turns",
+        "keys and values in E4M3 with a scale a row: logits move by hundredths, more at near ties; replies may differ",
     };
     return notes[kv_encoding];
 }

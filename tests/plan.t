@@ -114,10 +114,25 @@ local function check_resident()
     end
 end
 
+-- What a cache encoding costs is said at start; the exact one says nothing, and logits stay near it.
+local function check_cache()
+    local reference, binary, logits = require "reference", "build/flashnext/flashnext", {}
+    for _, kind in ipairs { "f32", "bf16", "fp8" } do
+        local _, said = capture(string.format("%s eval --tokens 5,6,7,8,9,10,11,12 --last 8 --out %slogits --kv-cache %s", binary, OUT,
+            kind))
+        logits[kind] = reference.floats(OUT .. "logits")
+        ok((said:find("--kv-cache " .. kind .. ": keys and values in ", 1, true) ~= nil) == (kind ~= "f32"),
+            "cache in " .. kind .. ": what it changes is said at start, if anything", said)
+    end
+    local bf16, fp8 = reference.distance(logits.f32, logits.bf16), reference.distance(logits.f32, logits.fp8)
+    ok(bf16 > 0 and bf16 < 0.1 and fp8 > bf16 and fp8 < 1, "smaller caches move logits a little, fp8 more than bf16", bf16 .. " " .. fp8)
+end
+
 os.execute("mkdir -p " .. OUT)
 local good, text = capture("make -s build/tests/engine.a all")
 ok(good, "the engine builds", text)
 for _, p in ipairs(PUBLIC) do check_public(p) end
 check_resident()
+check_cache()
 print("1.." .. count)
 os.exit(failures == 0 and 0 or 1)
