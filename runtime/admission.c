@@ -45,11 +45,12 @@ bool stream_submit(struct engine *e, struct stream **out, const struct request *
     }
     struct stream_options options = r->options;
     options.positions = r->count + reply;
-    struct stream *s = stream_new(e, &options);
+    struct stream *s = stream_new(e, &options, error);
+    if (!s)
+        return false;
     int32_t *prompt = malloc((size_t)r->count * sizeof *prompt);
-    if (!s || !prompt) {
-        free(s);
-        free(prompt);
+    if (!prompt) {
+        stream_free(s);
         return error_set(error, "no memory for a request of %d tokens", r->count);
     }
     memcpy(prompt, r->ids, (size_t)r->count * sizeof *prompt);

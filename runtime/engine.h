@@ -40,18 +40,28 @@ struct engine_options {
     bool quiet;             // no progress and start-up lines on stderr
 };
 
+struct token_bias {
+    int32_t id;
+    float bias;
+};
+
 struct sampling {
     float temperature; // 0: greedy
     int top_k;         // 0: off
     float top_p;       // 1: off
     float min_p;       // 0: off
     uint64_t seed;
+    float presence, frequency;     // off a logit once, and per use, for tokens of the reply; 0: off
+    float repetition;              // divides the logits of tokens of prompt and reply; 0 or 1: off
+    const struct token_bias *bias; // added to logits before everything else; copied; distinct ids
+    int bias_count;
 };
 
 struct stream_options {
     struct sampling sampling;
-    int drafts;    // most drafts a round: 0 none, -1: as many as pay, n: always n
-    bool no_copy;  // no drafts from the stream's own tokens
+    int drafts;   // most drafts a round: 0 none, -1: as many as pay, n: always n
+    bool no_copy; // no drafts from the stream's own tokens
+    int logprobs; // alternatives a token whose log-probabilities are kept, up to 20; -1: the token's own alone; 0: none
     int positions; // most positions that the stream will hold; 0: the context. Pages for that many are set aside
 };
 
@@ -111,6 +121,20 @@ bool stream_next(struct stream *stream, int32_t out[16], int *count, struct erro
 // Logits of the row that drew token i of the last stream_next or stream_take: [vocabulary] fp32. NULL when another program
 // has run since.
 const float *stream_logits(const struct stream *stream, int i);
+
+enum { LOGPROBS_MOST = 20 };
+
+// Natural logarithms of probabilities at temperature 1, before any penalty: of the token, and of the likeliest, ties to the
+// lower id.
+struct logprobs {
+    float chosen;
+    int count;
+    int32_t id[LOGPROBS_MOST];
+    float logprob[LOGPROBS_MOST];
+};
+
+// Of reply token i, when the stream was opened with logprobs; else NULL.
+const struct logprobs *stream_logprobs(const struct stream *stream, int i);
 
 // Ids that the stream holds (prompt, reply so far), in order; valid until the next call on the stream.
 const int32_t *stream_tokens(const struct stream *stream, int *count);

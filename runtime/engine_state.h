@@ -14,6 +14,7 @@
 #include "runtime/depth.h"
 #include "runtime/device.h"
 #include "runtime/engine.h"
+#include "runtime/history.h"
 #include "runtime/memory_plan.h"
 #include "runtime/model.h"
 #include "runtime/pages.h"
@@ -85,7 +86,9 @@ struct stream {
     struct stream *next; // in the queue
     struct stream_options options;
     struct landing landing;
-    double copy_chance; // that a copied token lands
+    struct history history;    // what penalties look at
+    struct logprobs *logprobs; // [positions], or NULL
+    double copy_chance;        // that a copied token lands
     struct stream_counters counters;
     enum stream_phase phase;
     atomic_bool cancel;
@@ -151,8 +154,8 @@ int engine_lane_count(int n);
 
 // ---- stream.c --------------------------------------------------------------------------------------------------------------
 
-// A stream without a lane; NULL when memory is short.
-struct stream *stream_new(struct engine *engine, const struct stream_options *options);
+// A stream without a lane; NULL with an error when memory is short or an option is out of range.
+struct stream *stream_new(struct engine *engine, const struct stream_options *options, struct error *error);
 
 // Gives a stream a lane, or says why not: then nothing has changed.
 bool stream_attach(struct stream *stream, struct slot *slot, struct error *error);
@@ -171,6 +174,15 @@ int stream_room(const struct stream *stream);
 
 // Reply tokens that exist; the device must not be at work.
 int stream_made(const struct stream *stream);
+
+// Frees a stream that has no lane.
+void stream_free(struct stream *stream);
+
+// Takes the tokens up to the pending one into the penalties.
+void stream_history(struct stream *stream);
+
+// Keeps the log-probabilities of the last `rows` reply tokens, whose logits lie in the arena.
+void stream_keep_logprobs(struct stream *stream);
 
 void stream_fail(struct stream *stream, const struct error *cause);
 

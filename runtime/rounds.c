@@ -116,6 +116,7 @@ static int32_t forced(struct engine *e, int drafts)
 static bool prepare(struct engine *e, const struct round *r, const struct window *w, struct error *error)
 {
     struct lane *lane = w->slot->lane;
+    stream_history(w->stream);
     lane->rows = w->drafts + 1;
     lane->drafts = w->drafts;
     lane->headless = w->drafts == 0 || w->place > 0;
@@ -143,6 +144,7 @@ static void deliver(struct engine *e, const struct window *w, int i, int first, 
     s->round_rows = count;
     s->round_from = stream_made(s) - count;
     s->served = e->counters.rounds;
+    stream_keep_logprobs(s);
     double gap = now - s->last_round;
     s->last_round = now;
     s->counters.longest_gap = gap > s->counters.longest_gap ? gap : s->counters.longest_gap;

@@ -24,27 +24,56 @@ static void reset_lane(struct stream *s)
                           .min_p = p->min_p,
                           .seed = p->seed,
                           .head_length = s->drafting ? 0 : INT32_MAX,
+                          .penalties = s->history.list.device,
                           .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
     device_zero(lane->run, model.run_bytes);
     copy_index_reset(&slot->copy);
+    history_reset(&s->history);
     s->started = s->first_drawn = false;
     s->round_rows = s->given = s->taken = 0;
     s->kept_length = 0;
 }
 
-struct stream *stream_new(struct engine *e, const struct stream_options *options)
+struct stream *stream_new(struct engine *e, const struct stream_options *options, struct error *error)
 {
-    struct stream *s = calloc(1, sizeof *s);
-    if (!s)
+    const bool penalties = history_wanted(&options->sampling);
+    if (options->logprobs > LOGPROBS_MOST) {
+        error_set(error, "logprobs: at most %d alternatives are expected, found %d", LOGPROBS_MOST, options->logprobs);
         return NULL;
+    }
+    if (penalties && !exec_pool(e->exec)) {
+        error_set(error, "penalties and logit bias are not available on this target yet");
+        return NULL;
+    }
+    struct stream *s = calloc(1, sizeof *s);
+    if (!s) {
+        error_set(error, "no memory for a stream");
+        return NULL;
+    }
     s->engine = e;
     s->options = *options;
     s->positions = options->positions > 0 && options->positions < e->context ? options->positions : e->context;
     s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
     s->landing = e->depth.prior;
     s->copy_chance = 0.9;
-    return s;
+    bool ok = !penalties || history_open(&s->history, &options->sampling, model.vocabulary, s->positions, error);
+    if (ok && options->logprobs) {
+        s->logprobs = calloc((size_t)s->positions + 1, sizeof *s->logprobs);
+        ok = s->logprobs || error_set(error, "no memory for log-probabilities of %d tokens", s->positions);
+    }
+    if (ok)
+        return s;
+    stream_free(s);
+    return NULL;
+}
+
+void stream_free(struct stream *s)
+{
+    history_close(&s->history);
+    free(s->logprobs);
+    free(s->prompt);
+    free(s);
 }
 
 bool stream_attach(struct stream *s, struct slot *slot, struct error *error)
@@ -103,11 +132,11 @@ bool stream_open(struct engine *e, struct stream **out, const struct stream_opti
             slot = &e->slot[i];
     if (!slot)
         return error_set(error, "all %d lanes are busy", e->lanes);
-    struct stream *s = stream_new(e, options);
+    struct stream *s = stream_new(e, options, error);
     if (!s)
-        return error_set(error, "no memory for a stream");
+        return false;
     if (!stream_attach(s, slot, error)) {
-        free(s);
+        stream_free(s);
         return false;
     }
     *out = s;
@@ -129,8 +158,7 @@ void stream_close(struct stream *s)
         break;
     }
     stream_detach(s);
-    free(s->prompt);
-    free(s);
+    stream_free(s);
 }
 
 void stream_fail(struct stream *s, const struct error *cause)
@@ -206,11 +234,17 @@ static void keep_state(struct stream *s)
 // Draws the token after the last row of the chunk that has just run.
 static bool draw_first(struct stream *s, struct error *error)
 {
+    stream_history(s);
     if (!run_tail(s, s->slot->lane->length - 1, 1, NULL, NULL, error))
         return false;
     device_download(&s->first_token, s->engine->arena + model.drawn_offset, sizeof s->first_token);
     s->first_drawn = true;
     s->stamp = s->engine->stamp;
+    s->round_from = s->row_first = 0;
+    s->round_rows = 1;
+    ((int32_t *)s->slot->tokens.host)[s->slot->lane->length] = s->first_token;
+    s->reply_from = s->slot->lane->length;
+    stream_keep_logprobs(s);
     return true;
 }
 
@@ -348,6 +382,27 @@ const int32_t *stream_tokens(const struct stream *s, int *count)
     return s->slot ? s->slot->tokens.host : NULL;
 }
 
+void stream_history(struct stream *s)
+{
+    const int upto = s->slot->lane->length + s->started;
+    history_add(&s->history, s->slot->tokens.host, upto, s->started ? s->reply_from : upto);
+}
+
+void stream_keep_logprobs(struct stream *s)
+{
+    for (int i = 0; s->logprobs && i < s->round_rows; i++) {
+        const int at = s->round_from + i;
+        const int32_t token = ((const int32_t *)s->slot->tokens.host)[s->reply_from + at];
+        logprobs_of(engine_logits(s->engine, s->row_first + i), model.vocabulary, token, s->options.logprobs,
+                    &s->logprobs[at]);
+    }
+}
+
+const struct logprobs *stream_logprobs(const struct stream *s, int i)
+{
+    return s->logprobs && i >= 0 && i < s->taken ? &s->logprobs[i] : NULL;
+}
+
 // ---- going back -------------------------------------------------------------------------------------------------------------
 
 int stream_rewind(struct stream *s)
@@ -368,6 +423,7 @@ int stream_rewind(struct stream *s)
     lane->fold = 0;
     lane->streams_base = kept > MAX_WINDOW ? kept - MAX_WINDOW : 0;
     copy_index_reset(&s->slot->copy);
+    history_reset(&s->history);
     s->started = s->first_drawn = false;
     s->round_rows = s->given = s->taken = 0;
     return kept;

@@ -365,6 +365,58 @@ static void refusals(void)
     engine_close(e);
 }
 
+// Penalties and bias look at the stream's own tokens: drafted and beside others they give what one token a round gives alone.
+static bool penalised(struct engine *e, int drafts, bool company, struct reply *r, struct logprobs *logprobs,
+                      struct error *error)
+{
+    static const struct token_bias bias[] = {{300, 2}, {301, -3}};
+    struct stream_options o = options_of(1, true, drafts), other = options_of(2, false, 3);
+    struct stream *s = NULL, *beside = NULL;
+    o.sampling.presence = 0.5f;
+    o.sampling.frequency = 0.75f;
+    o.sampling.repetition = 1.3f;
+    o.sampling.bias = bias;
+    o.sampling.bias_count = 2;
+    o.logprobs = 5;
+    struct reply unused = {0};
+    bool good = !company || (stream_open(e, &beside, &other, error) && first(beside, &prompts[2], &unused, error));
+    good = good && stream_open(e, &s, &o, error) && first(s, &prompts[1], r, error);
+    while (good && r->count < REPLY) {
+        good = engine_round(e, error);
+        take(s, r);
+    }
+    for (int i = 0; good && i < REPLY; i++)
+        logprobs[i] = *stream_logprobs(s, i);
+    stream_close(s);
+    stream_close(beside);
+    return good;
+}
+
+static void penalties(void)
+{
+    struct engine *e;
+    struct error error = {0};
+    struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .lanes = model.lanes};
+    struct reply plain = {0}, drafted = {0}, shared = {0};
+    static struct logprobs of_plain[REPLY], of_drafted[REPLY], of_shared[REPLY];
+    bool good = engine_open(&e, &options, &error) && penalised(e, 0, false, &plain, of_plain, &error) &&
+                penalised(e, 3, false, &drafted, of_drafted, &error) &&
+                penalised(e, 5, model.lanes > 1, &shared, of_shared, &error);
+    ok(good && !memcmp(&plain, &drafted, sizeof plain) && !memcmp(&plain, &shared, sizeof plain),
+       "penalties and logit bias: drafted and concurrent == alone", error.text);
+    ok(good && memcmp(plain.id, alone[1][1].id, sizeof plain.id) != 0, "and they change the reply", "");
+    ok(good && !memcmp(of_plain, of_drafted, sizeof of_plain) && !memcmp(of_plain, of_shared, sizeof of_plain),
+       "log-probabilities: drafted and concurrent == alone", "");
+    bool right = good;
+    for (int i = 0; right && i < REPLY; i++)
+        for (int k = 0; k < 5; k++)
+            right = right && of_plain[i].count == 5 && of_plain[i].logprob[k] <= 0 &&
+                    of_plain[i].chosen <= of_plain[i].logprob[0] &&
+                    (k == 0 || of_plain[i].logprob[k] <= of_plain[i].logprob[k - 1]);
+    ok(right, "and fall from the likeliest on", "");
+    engine_close(e);
+}
+
 // A long prompt beside a reply: the reply goes on between chunks and keeps its share.
 static void beside(void)
 {
@@ -416,6 +468,7 @@ int main(void)
     copies();
     requests();
     refusals();
+    penalties();
     beside();
     printf("1..%d\n", tests);
     return failures != 0;

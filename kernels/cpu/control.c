@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernel.h"
+#include "kernels/cpu/penalties.h"
 #include "kernels/cpu/row.h"
 #include "kernels/cpu/sampler.h"
 
@@ -146,7 +147,15 @@ static void draw_run(const void *p, int64_t begin, int64_t end, void *scratch)
         const int32_t position = a->pass->position[r];
         struct lane *lane = a->lanes.lane[a->pass->lane[r]];
         const struct sampler s = {lane->temperature, lane->top_p, lane->min_p, lane->top_k, lane->seed};
-        int32_t token = sampler_draw(a->logits + r * a->ldl, a->vocabulary, &s, (int64_t)position + a->ahead, scratch);
+        float *logits = (float *)(uintptr_t)(a->logits + r * a->ldl),
+              *kept = (float *)(void *)((char *)scratch + SAMPLER_SCRATCH);
+        // The row is changed for its own draw and put back.
+        const struct penalty_window w = {lane->tokens + lane->length + 1, position + a->ahead - 1 - lane->length};
+        if (lane->penalties)
+            penalties_apply(lane->penalties, w, logits, kept);
+        int32_t token = sampler_draw(logits, a->vocabulary, &s, (int64_t)position + a->ahead, scratch);
+        if (lane->penalties)
+            penalties_undo(lane->penalties, w, logits, kept);
         a->drawn[r] = token;
         if (a->store >= 0)
             lane->tokens[position + a->store] = token;

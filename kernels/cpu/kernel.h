@@ -22,6 +22,19 @@ enum {
     KERNEL_SCRATCH = 1 << 20, // bytes of 64-byte aligned scratch a thread owns
 };
 
+// One token whose logit is changed before the draw. count: how often the reply holds it; seen: prompt or reply hold it.
+struct penalised {
+    int32_t id, count, seen;
+    float bias;
+};
+
+// What changes a stream's logits, for all tokens up to the pending one; the draw adds those of the window itself. A logit x becomes
+// x + bias, then x / repetition (x * repetition when negative) when seen, then x - frequency * count - presence (count > 0).
+struct penalties {
+    float presence, frequency, repetition; // 0, 0, 1: off
+    int32_t count;                         // tokens, distinct ids; they follow
+};
+
 // One stream's slot. Everything that changes between rounds is in here (or in memory it points to) and is read by kernels;
 // everything that identifies (the pointers) is captured with a graph.
 struct lane {
@@ -42,8 +55,9 @@ struct lane {
     int32_t tail_rows;
     int32_t headless; // 1: the head drafts nothing for this lane in this round (no drafts, or ones that the host wrote)
     int32_t force;    // benches: n + 1 accepts n drafts, right or wrong; 0: off
-    int32_t *tokens;  // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
-    uint8_t *run;     // recurrent states, at the offsets of the state table
+    const struct penalties *penalties; // NULL: none
+    int32_t *tokens; // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
+    uint8_t *run;    // recurrent states, at the offsets of the state table
 };
 
 // The lanes of a pass and their page tables. Captured by value: a graph keeps the tables that it was captured with.

@@ -389,6 +389,8 @@ struct save_streams_args {
 };
 
 // Draws a token a row (keyed Gumbel of (seed, position, id); greedy at temperature 0; ties to the lower id).
+// lane->penalties changes the row's logits for its draw alone: they are as they were afterwards. The tokens of the window up to
+// position + ahead - 1 count as if they were in the reply already.
 // The position of the draw is the row's position + ahead: 1 in the trunk, 2 in the head. With store >= 0 the token goes to
 // lane->tokens[position + store] as well (the head: 2).
 struct draw_args {

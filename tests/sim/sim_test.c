@@ -26,6 +26,7 @@ struct client {
     int count, reply, got, turns;
     bool ignore_end;
     struct sampling sampling;
+    struct token_bias bias[2];
 };
 
 struct episode {
@@ -104,6 +105,15 @@ static void invent(struct client *c, bool direct)
         c->sampling.temperature = 0.25f + (float)toy_below(4) / 4;
         c->sampling.top_k = toy_below(2) ? (int)toy_below(12) : 0;
         c->sampling.top_p = toy_below(16) ? 1 : 0.9f;
+    }
+    if (toy_below(4) == 0) {
+        c->sampling.presence = (float)toy_below(5) / 2 - 1;
+        c->sampling.frequency = (float)toy_below(5) / 2 - 1;
+        c->sampling.repetition = toy_below(2) ? 1.5f : 0;
+        c->bias[0] = (struct token_bias){(int32_t)toy_below(12), 3};
+        c->bias[1] = (struct token_bias){12 + (int32_t)toy_below(12), -4.5f};
+        c->sampling.bias = c->bias;
+        c->sampling.bias_count = (int)toy_below(3);
     }
 }
 

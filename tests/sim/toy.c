@@ -43,6 +43,25 @@ void toy_logits(uint64_t output, int32_t token, int64_t position, float *logits)
         logits[i] = (float)(toy_mix(output, i) >> 40) / (float)(1 << 24) + (i == peak ? 4 : 0);
 }
 
+// The penalties by their definition: count, then change.
+static void penalise(const struct sampling *s, const int32_t *ids, int count, int reply_from, float *logits)
+{
+    for (int t = 0; t < TOY_VOCABULARY; t++) {
+        int seen = 0, used = 0;
+        for (int i = 0; i < count; i++) {
+            seen += ids[i] == t;
+            used += ids[i] == t && i >= reply_from;
+        }
+        for (int i = 0; i < s->bias_count; i++)
+            logits[t] += s->bias[i].id == t ? s->bias[i].bias : 0;
+        if (seen && s->repetition != 0)
+            logits[t] = logits[t] > 0 ? logits[t] / s->repetition : logits[t] * s->repetition;
+        const float often = s->frequency * (float)used;
+        logits[t] -= often;
+        logits[t] -= used ? s->presence : 0;
+    }
+}
+
 void toy_reply(int32_t *ids, int count, int reply, const struct sampling *sampling, uint64_t *outputs)
 {
     static uint64_t scratch[SAMPLER_SCRATCH / 8 + 1];
@@ -61,6 +80,8 @@ void toy_reply(int32_t *ids, int count, int reply, const struct sampling *sampli
             continue;
         float logits[TOY_VOCABULARY];
         toy_logits(output, ids[p], p, logits);
+        if (sampling->presence != 0 || sampling->frequency != 0 || sampling->repetition != 0 || sampling->bias_count)
+            penalise(sampling, ids, p + 1, count, logits);
         ids[p + 1] = sampler_draw(logits, TOY_VOCABULARY, &s, p + 1, scratch);
     }
 }

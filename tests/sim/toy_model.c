@@ -135,7 +135,8 @@ ROUND(0)
 ROUND(1)
 ROUND(2)
 ROUND(3)
-ROUND(4) ROUND(5)
+ROUND(4)
+ROUND(5)
 
 #define PROGRAM(title, k)                                                                                              \
     {                                                                                                                  \
