@@ -71,10 +71,11 @@ local limits = {
 -- Keys whose values are lists or objects and that need not be there.
 local structured = {
     layer_types = true, rope_scaling = true, layers_block_type = true, mtp = true, rope_parameters = true, mlp_only_layers = true,
-    ple_layer_ids = true,
+    ple_layer_ids = true, mtp_layers_block_type = true,
 }
 local zero_allowed = {
-    mtp_num_hidden_layers = true, seed = true, ple_embed_dim = true, ngram_vocab_size_base = true, first_k_dense_replace = true,
+    mtp_num_hidden_layers = true, num_nextn_predict_layers = true, seed = true,
+    ple_embed_dim = true, ngram_vocab_size_base = true, first_k_dense_replace = true,
 }
 
 -- Collects keys of the root and of text_config; a key in both places must agree.

@@ -211,14 +211,14 @@ end
 
 -- Whether a draft head is run: the config declares one, or says nothing about it, and its weights are there.
 local function wants_head(family, c, census)
-    if not family.head then return false end
+    if not family.head or c.no_head then return false end
     local text = type(c.root.text_config) == "table" and c.root.text_config or c.root
-    local layers = c.mtp_num_hidden_layers or 0
-    if math.type(text.mtp_num_hidden_layers) == nil then
-        local declared = type(c.mtp) == "table" and tonumber(c.mtp.num_hidden_layers)
-        layers = declared or (census.synthetic and 0 or 1)
-    end
-    return layers > 0 and (census.synthetic or census:has("mtp.fc_embedding") or census:has("mtp.fc"))
+    local function number(v) return type(v) == "number" and v or nil end
+    local layers = number(text.mtp_num_hidden_layers) or type(text.mtp) == "table" and number(text.mtp.num_hidden_layers)
+        or number(text.num_nextn_predict_layers) or (census.synthetic and 0 or 1)
+    local found = census.synthetic
+    for _, name in ipairs { "mtp.fc_embedding", "mtp.fc", "mtp.layers.0.eh_proj" } do found = found or census:has(name) end
+    return layers > 0 and found
 end
 
 -- options: lanes, window, chunk, skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.

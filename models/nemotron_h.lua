@@ -15,12 +15,13 @@ family.config = {
     optional = {
         layers_block_type = false, hybrid_override_pattern = "", layer_norm_epsilon = 1e-5, n_shared_experts = 1, n_group = 1,
         topk_group = 1, norm_topk_prob = true, routed_scaling_factor = 1.0, use_conv_bias = true, mlp_hidden_act = "relu2",
-        mamba_hidden_act = "silu", mamba_proj_bias = false, mlp_bias = false, use_bias = false,
+        mamba_hidden_act = "silu", mamba_proj_bias = false, mlp_bias = false, use_bias = false, num_nextn_predict_layers = 0,
+        mtp_hybrid_override_pattern = "", mtp_layers_block_type = {},
     },
 }
 family.unused = {}
-for name in ([[chunk_size expand intermediate_size mamba_ssm_cache_dtype moe_latent_size moe_shared_expert_overlap mtp_layers_block_type
-    num_nextn_predict_layers time_step_floor time_step_max time_step_min num_hidden_layers layer_types rope_theta rope_parameters
+for name in ([[chunk_size expand intermediate_size mamba_ssm_cache_dtype moe_latent_size moe_shared_expert_overlap
+    norm_eps time_step_floor time_step_max time_step_min num_hidden_layers layer_types rope_theta rope_parameters
     attention_head_dim partial_rotary_factor ssm_cfg mamba_ssm_dtype]]):gmatch("%S+") do family.unused[name] = true end
 family.free = { num_hidden_layers = true }
 
@@ -63,6 +64,12 @@ function family.check(c, fail)
     if c.mamba_proj_bias or c.mlp_bias or c.use_bias then fail("biases of projections are not known") end
     if c.root.moe_latent_size and type(c.root.moe_latent_size) == "number" then fail("moe_latent_size: only null is known") end
     c.rms_norm_eps = c.layer_norm_epsilon
+    -- Draft layers of another make-up are left out.
+    local pattern = c.mtp_hybrid_override_pattern
+    for _, name in ipairs(pattern == "" and c.mtp_layers_block_type or {}) do
+        pattern = pattern .. (({ attention = "*", moe = "E" })[KINDS[name]] or "?")
+    end
+    c.no_head = pattern ~= "" and pattern ~= "*E"
 end
 
 local function mamba(m, c, at, x)
@@ -81,11 +88,16 @@ local function mamba(m, c, at, x)
     return m:linear(n_y, at .. "out_proj", c.hidden_size)
 end
 
-local function attention(m, c, at, x)
+local function append(m, c, at, x)
     local cache = m:cache(at, { heads = c.num_key_value_heads, dim = c.head_dim })
-    local q = m:linear(x, at .. "q_proj", c.num_attention_heads * c.head_dim)
     local k, v = m:linear(x, at .. "k_proj", cache.heads * cache.dim), m:linear(x, at .. "v_proj", cache.heads * cache.dim)
     m:kv_append(cache, k, v)
+    return cache
+end
+
+local function attention(m, c, at, x)
+    local q = m:linear(x, at .. "q_proj", c.num_attention_heads * c.head_dim)
+    local cache = append(m, c, at, x)
     return m:linear(m:attention(cache, q, { heads = c.num_attention_heads, scale = c.head_dim ^ -0.5 }), at .. "o_proj", c.hidden_size)
 end
 
@@ -112,12 +124,30 @@ end
 
 function family.output(m, _, x) return m:norm(x, "norm_f") end
 
--- Some checkpoints add a pair of layers that draft (attention, then a mixture) after the last block or under mtp. What they
--- compute is not published with the weights, so replies are made without drafts.
+-- The head is a pair of blocks, attention and a mixture. It reads the row after the model's last norm, or after its own last
+-- norm when it goes on from a draft.
+family.head = {}
+
+function family.head.input(m, c, x, chained)
+    local both = m:value(2 * c.hidden_size)
+    local e = m:embed("embeddings", c.vocab_size, c.hidden_size, 1)
+    m:norm(e, "mtp.layers.0.enorm", { into = m:columns(both, 0, c.hidden_size) })
+    local hidden = m:norm(x, chained and "mtp.layers.1.final_layernorm" or "norm_f")
+    m:norm(hidden, "mtp.layers.0.hnorm", { into = m:columns(both, c.hidden_size) })
+    return m:linear(both, "mtp.layers.0.eh_proj", c.hidden_size)
+end
+
+function family.head.fill(m, c, x) append(m, c, "mtp.layers.0.mixer.", m:norm(x, "mtp.layers.0.norm")) end
+
+function family.head.layer(m, c, x)
+    m:add(x, attention(m, c, "mtp.layers.0.mixer.", m:norm(x, "mtp.layers.0.norm")))
+    return m:add(x, mixture(m, c, "mtp.layers.1.mixer.", m:norm(x, "mtp.layers.1.norm")))
+end
+
+function family.head.output(m, _, x) return m:norm(x, "mtp.layers.1.final_layernorm") end
+
 function family.ignored(census, c)
-    local reason = "the draft layers of this family are not known"
-    for l = c.num_hidden_layers, c.num_hidden_layers + 3 do census:ignore("^layers%." .. l .. "%.", reason) end
-    census:ignore("^mtp%.", reason)
+    if c.no_head then census:ignore("^mtp%.", "draft layers of this make-up are not known") end
 end
 
 return family

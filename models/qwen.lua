@@ -45,6 +45,7 @@ function qwen.family(description)
     local check = family.check
     function family.check(c, fail)
         shared.check_heads(c, fail)
+        if not c.attn_output_gate then fail("attn_output_gate: only true is known, found false") end
         if check then check(c, fail) end
     end
 
@@ -80,7 +81,9 @@ function qwen.family(description)
 end
 
 qwen.keys = {
-    optional = { output_gate_type = "silu", mtp_num_hidden_layers = 0, mtp_use_dedicated_embeddings = false, mtp = {} },
+    optional = { output_gate_type = "silu", mtp_num_hidden_layers = 0, mtp_use_dedicated_embeddings = false, mtp = {},
+        attn_output_gate = true,
+    },
 }
 
 return qwen

@@ -11,7 +11,7 @@ local FIXTURES <const>, OUT <const> = "tests/fixtures/reference/", "build/tests/
 -- family, folder, whether it gets a head
 local TOYS <const> = {
     { "qwen3_5", "q35-tiny", true }, { "qwen3_next", "qnext-tiny", true }, { "qwen3_5_moe", "q35moe-tiny-nvfp4-modelopt", true },
-    { "flashnext", "fn-tiny-mlx-4bit-g32", true }, { "nemotron_h", "nemo-tiny", false },
+    { "flashnext", "fn-tiny-mlx-4bit-g32", true }, { "nemotron_h", "nemo-tiny", true }, { "nemotron_h", "nemo-tiny", false },
 }
 local MORE <const> = {
     { "flashnext", "fn-tiny", true }, { "flashnext", "fn-tiny-fp8-block128", true }, { "flashnext", "fn-f-nvfp4-mxfp8", true },
@@ -103,8 +103,8 @@ local toys = { table.unpack(TOYS) }
 if os.getenv("PIANOLA_FAMILIES") == "all" then table.move(MORE, 1, #MORE, #toys + 1, toys) end
 for _, t in ipairs(toys) do
     local family, folder, head = t[1], t[2], t[3]
-    local name = "draft-" .. folder
-    local checkpoint = OUT .. folder
+    local name = (head and "draft-" or "plain-") .. folder
+    local checkpoint = OUT .. name
     os.execute("mkdir -p " .. checkpoint)
     if head then
         draft_toy.make(FIXTURES .. folder, checkpoint, family == "qwen3_next") -- whose configs do not mention the head
@@ -118,7 +118,7 @@ for _, t in ipairs(toys) do
     local built = info:find("draft head%s+" .. (head and "yes" or "no"))
     ok(built, folder .. " builds" .. (head and " with a head" or ""), log .. errors)
     if not head then
-        ok(info:find(" 3 (the draft layers of this family are not known)", 1, true),
+        ok(info:find(" 3 (draft layers of this make-up are not known)", 1, true),
             folder .. ": unknown draft layers are ignored, with a reason", info)
     end
     if built then

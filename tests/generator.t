@@ -294,6 +294,19 @@ local function check_end_tokens()
     ok((read(dir .. "/gen/model.c") or ""):find(".temperature = 0.0f", 1, true), "do_sample false is greedy")
 end
 
+-- ---- shapes ----------------------------------------------------------------------------------------------------------------------
+
+local function check_shapes()
+    local _, list = run("ls -d models/shapes/*/")
+    local out, seen = folder("shapes"), 0
+    for dir in list:gmatch("[^\n]+") do
+        local status, text = generate(dir:sub(1, -2), out, "--lanes 1 --window 1 --recipe nvfp4-mxfp8")
+        seen = seen + 1
+        ok(status == 0 and text:find("layers, weights"), dir .. " generates", text)
+    end
+    ok(seen >= 10, "the public shapes are there")
+end
+
 -- ---- bad input -----------------------------------------------------------------------------------------------------------------
 
 -- What is changed in the toy's config, and the line that must come; %s stands for the folder.
@@ -386,6 +399,7 @@ check_fuse()
 check_place()
 check_ops()
 check_end_tokens()
+check_shapes()
 check_bad()
 check_meaning()
 local _, fuzzed = run("lua5.4 tests/fuzz/config_json.lua 3 1")

@@ -59,8 +59,8 @@ end
 
 local function last_attention(text)
     local found
-    for i, kind in ipairs(text.layer_types) do
-        if kind ~= "linear_attention" then found = i - 1 end
+    for i, kind in ipairs(text.layer_types or text.layers_block_type) do
+        if kind:find("attention") and kind ~= "linear_attention" then found = i - 1 end
     end
     return found
 end
@@ -68,17 +68,26 @@ end
 function toy.make(from, to, undeclared)
     local config = cjson.decode(read(from .. "/config.json"))
     local text = type(config.text_config) == "table" and config.text_config or config
-    text.mtp_num_hidden_layers = not undeclared and 1 or nil
+    local pair = text.layers_block_type
+    text[pair and "num_nextn_predict_layers" or "mtp_num_hidden_layers"] = not undeclared and 1 or nil
     local d, streams, out = text.hidden_size, text.hc_count, {}
     local layer = "%.layers%." .. last_attention(text) .. "%."
     local function add(name, dtype, shape, data) out[#out + 1] = { name = name, dtype = dtype, shape = shape, data = data } end
     local function copy(t, name) add(name, t.dtype, t.shape, t.data) end
     for _, t in ipairs(load(from .. "/model.safetensors")) do
-        if t.name:find("embed_tokens", 1, true) and t.dtype == "BF16" then t.data = eightfold(t.data) end
+        local embedding = t.name:find("embed_tokens", 1, true) or t.name:find("embeddings", 1, true)
+        if embedding and t.dtype == "BF16" then t.data = eightfold(t.data) end
         out[#out + 1] = t
         local own = t.name:match(layer .. "(.*)$")
         local mixer = t.name:match("model%.(hyper_connection_mixer%..*)$")
         if own and not t.name:find("^mtp") then copy(t, "mtp.layers.0." .. own) end
+        local second = pair and t.name:match("%.layers%.1%.(.*)$") -- a mixture in these toys
+        if second and not t.name:find("^mtp") then copy(t, "mtp.layers.1." .. second) end
+        if t.name:match("norm_f%.weight$") then
+            copy(t, "mtp.layers.0.enorm.weight")
+            copy(t, "mtp.layers.0.hnorm.weight")
+            copy(t, "mtp.layers.1.final_layernorm.weight")
+        end
         if mixer then copy(t, "mtp." .. mixer) end
         if t.name:match("model%.norm%.weight$") then
             copy(t, "mtp.norm.weight")
@@ -93,19 +102,21 @@ function toy.make(from, to, undeclared)
         add("mtp.fc_embedding.weight", "BF16", { d, d }, through(d, d, 1, 8.0))
         add("mtp.fc_hidden.weight", "BF16", { d, d }, through(d, d, 2, 0.0))
     else
-        add("mtp.fc.weight", "BF16", { d, 2 * d }, through(d, 2 * d, 1, 8.0))
+        add(pair and "mtp.layers.0.eh_proj.weight" or "mtp.fc.weight", "BF16", { d, 2 * d }, through(d, 2 * d, 1, 8.0))
     end
     write.file(to .. "/model.safetensors", out)
     write.text(to .. "/config.json", cjson.encode(config))
 end
 
 function toy.extra(from, to)
+    local config = cjson.decode(read(from .. "/config.json"))
+    config.mtp_layers_block_type, config.num_nextn_predict_layers = { "mamba", "moe" }, 1
     local list = load(from .. "/model.safetensors")
-    for _, name in ipairs { "mtp.eh_proj.weight", "backbone.layers.4.enorm.weight", "backbone.layers.5.mixer.gate.weight" } do
+    for _, name in ipairs { "mtp.layers.0.eh_proj.weight", "mtp.layers.0.enorm.weight", "mtp.layers.1.final_layernorm.weight" } do
         list[#list + 1] = { name = name, dtype = "BF16", shape = { 2 }, data = ("\0"):rep(4) }
     end
     write.file(to .. "/model.safetensors", list)
-    write.text(to .. "/config.json", read(from .. "/config.json"))
+    write.text(to .. "/config.json", cjson.encode(config))
 end
 
 return toy
