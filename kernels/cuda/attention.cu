@@ -6,7 +6,7 @@
 // alone, a part's positions go to warps in turn, and warps and parts are merged in ascending order. So neither the page size,
 // nor the order of pages, nor the rows that share the launch change a bit.
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_mma.cuh"
 
 // ---- kv_append: a warp a (row, head of keys or of values, or index key) ------------------------------------------------------
 
@@ -47,6 +47,7 @@ enum {
     FEW = 4,   // query heads that share a decoded key
     WARPS = 8, // of a block
     PARTS = 8, // blocks of a cluster
+    FEW_ROWS = 32,
 };
 
 // A warp's share: running maximum, sum of weights, and weighted values of dims first .. first + D - 1 of the lane.
@@ -192,6 +193,17 @@ template <int D> static cudaError_t attention_launch(cudaStream_t stream, const 
 
 extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attention_args *a, int rows)
 {
+    // Few rows: one block a processor with more in flight; many: more blocks.
+    const unsigned parts = clusters_available() ? PARTS : 1;
+    const bool few = clusters_available() && rows <= FEW_ROWS;
+    if (attention_mma_fits(a) && a->layout.dim == 256)
+        return few ? attention_mma_launch<256, 5>(stream, a, rows, parts)
+                   : attention_mma_launch<256, 2>(stream, a, rows, parts);
+    if (attention_mma_fits(a) && a->layout.dim == 128)
+        return few ? attention_mma_launch<128, 8>(stream, a, rows, parts)
+                   : attention_mma_launch<128, 2>(stream, a, rows, parts);
+    if (attention_mma_fits(a))
+        return attention_mma_launch<64, 4>(stream, a, rows, parts);
     if (a->layout.dim <= 64)
         return attention_launch<2>(stream, a, rows);
     if (a->layout.dim <= 128)

@@ -12,6 +12,13 @@
 
 #include "kernels/cuda/launch.cuh"
 
+// A block's dynamic shared memory, for kernels in headers.
+#if defined(CUDA_FIBERS)
+#define SHARED_BYTES(name) uint8_t *name = (uint8_t *)fake_shared()
+#else
+#define SHARED_BYTES(name) extern __shared__ __align__(16) uint8_t name[]
+#endif
+
 static __device__ __forceinline__ void cluster_arrive(void)
 {
 #if defined(CUDA_FIBERS)

@@ -15,6 +15,7 @@ enum {
     DRAW_BINS = 2048,
     DRAW_LIMBS = 4, // 12 bits of a weight each, so that a sum of them over a million ids fits 32 bits
     DRAW_EACH = DRAW_BINS / DRAW_THREADS,
+    DRAW_MANY = 4,
 };
 
 // Candidates: every token whose key is above `key`, and those whose key equals it up to id `last`.
@@ -26,6 +27,7 @@ struct draw_cut {
 // Shared memory of a block.
 struct draw_space {
     uint32_t mass[3][DRAW_LIMBS][DRAW_BINS];
+    uint64_t sum[DRAW_BINS]; // of a level over the cluster: this block's share of the bins
     uint64_t scan[DRAW_THREADS / WARP];
     uint64_t top; // key and complement of the id of the block's highest
     double score; // of the block's best candidate
@@ -48,6 +50,22 @@ struct draw_row {
 DEVICE bool draw_within(uint32_t key, int32_t id, struct draw_cut cut)
 {
     return key > cut.key || (key == cut.key && id <= cut.last);
+}
+
+// Calls f(id, logit) for the thread's ids, ascending; several logits are under way at once.
+template <typename F> DEVICE void draw_each(const struct draw_row *row, F f)
+{
+    for (int32_t base = row->first + (int32_t)threadIdx.x; base < row->end; base += DRAW_MANY * DRAW_THREADS) {
+        float x[DRAW_MANY];
+#pragma unroll
+        for (int n = 0; n < DRAW_MANY; n++)
+            x[n] = base + n * DRAW_THREADS < row->end ? row->logits[base + n * DRAW_THREADS] : 0.0f;
+        for (int n = 0; n < DRAW_MANY; n++) {
+            const float logit = n == 0 ? x[0] : n == 1 ? x[1] : n == 2 ? x[2] : x[3];
+            if (base + n * DRAW_THREADS < row->end)
+                f(base + n * DRAW_THREADS, logit);
+        }
+    }
 }
 
 DEVICE uint64_t draw_max(uint64_t a, uint64_t b)
@@ -104,17 +122,23 @@ DEVICE void draw_digit(struct draw_space *s, int level, int32_t parts, bool coun
     const int32_t each = level == 2 ? DRAW_EACH / 2 : DRAW_EACH, bins = each * DRAW_THREADS;
     const int32_t top = bins - 1 - (int32_t)threadIdx.x * each;
     uint64_t mass[DRAW_EACH] = {}, mine = 0;
+    const int32_t share_of_bins = bins / parts, from = (int32_t)blockIdx.x * share_of_bins;
     cluster_sync();
-    for (int32_t p = 0; p < parts; p++) {
-        const uint32_t *other = cluster_map(&s->mass[level][0][0], (unsigned)p);
+    for (int32_t i = (int32_t)threadIdx.x; i < share_of_bins; i += DRAW_THREADS) {
+        uint64_t sum = 0;
+#pragma unroll DRAW_PARTS
+        for (int32_t p = 0; p < parts; p++)
 #pragma unroll
-        for (int n = 0; n < DRAW_EACH; n++)
-            if (n < each)
-#pragma unroll
-                for (int limb = 0; limb < DRAW_LIMBS; limb++)
-                    if (limb == 0 || !count)
-                        mass[n] += (uint64_t)other[limb * DRAW_BINS + top - n] << (12 * limb);
+            for (int limb = 0; limb < DRAW_LIMBS; limb++)
+                if (limb == 0 || !count)
+                    sum += (uint64_t)cluster_map(s->mass[level][limb], (unsigned)p)[from + i] << (12 * limb);
+        s->sum[from + i] = sum;
     }
+    cluster_sync();
+#pragma unroll
+    for (int n = 0; n < DRAW_EACH; n++)
+        if (n < each)
+            mass[n] = cluster_map(s->sum, (unsigned)((top - n) / share_of_bins))[top - n];
 #pragma unroll
     for (int n = 0; n < DRAW_EACH; n++)
         mine += mass[n];
@@ -190,11 +214,11 @@ DEVICE struct draw_cut draw_count(struct draw_space *s, const struct draw_row *r
         s->left = (uint64_t)row->top_k;
     for (int level = 0; level < 3; level++) {
         const uint32_t found = s->found;
-        for (int32_t i = row->first + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS) {
-            const uint32_t key = sampler_key(row->logits[i]);
+        draw_each(row, [&](int32_t, float logit) {
+            const uint32_t key = sampler_key(logit);
             if (key >= bound && sampler_prefix(key, level) == found)
                 draw_add(s, level, key, 1, true);
-        }
+        });
         draw_digit(s, level, row->parts, true, -1);
     }
     struct draw_cut cut;
@@ -211,12 +235,11 @@ DEVICE struct draw_cut draw_mass(struct draw_space *s, const struct draw_row *ro
     draw_clear(s);
     for (int level = 0; level < 3; level++) {
         const uint32_t found = s->found;
-        for (int32_t i = row->first + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS) {
-            const float logit = row->logits[i];
+        draw_each(row, [&](int32_t id, float logit) {
             const uint32_t key = sampler_key(logit);
-            if (draw_within(key, i, cut) && sampler_prefix(key, level) == found)
+            if (draw_within(key, id, cut) && sampler_prefix(key, level) == found)
                 draw_add(s, level, key, sampler_weight(logit, row->peak, temperature), false);
-        }
+        });
         draw_digit(s, level, row->parts, false, level > 0 ? -1 : row->top_p > 0 ? (double)row->top_p : 0.0);
     }
     const uint64_t weight = sampler_weight(sampler_value(s->found), row->peak, temperature), left = s->left;
@@ -239,20 +262,24 @@ DEVICE int32_t draw_gumbel(struct draw_space *s, const struct draw_row *row, str
     const double temperature = (double)row->temperature, peak = (double)row->peak;
     double best = 0.0 - sampler_gumbel_of(sampler_noise(base, top));
     int32_t token = top;
-    for (int32_t id = row->first + (int32_t)threadIdx.x; id < row->end; id += DRAW_THREADS) {
-        const float logit = row->logits[id];
+    const float shrink = 1.0f / row->temperature;
+    draw_each(row, [&](int32_t id, float logit) {
         if (!draw_within(sampler_key(logit), id, cut) || id == top)
-            continue;
-        const double x = ((double)logit - peak) / temperature;
+            return;
+        // First in fp32, with room for its rounding: most tokens are far from winning.
         const uint64_t k = sampler_noise(base, id);
+        const float near = (logit - row->peak) * shrink;
+        if (near + (float)sampler_noise_bound(k) + 0.01f - 1e-5f * near < (float)best)
+            return;
+        const double x = ((double)logit - peak) / temperature;
         if (!(x + sampler_noise_bound(k) >= best) || (row->min_p > 0 && sampler_exp(x) < (double)row->min_p))
-            continue;
+            return;
         const double score = x - sampler_gumbel_of(k);
         if (draw_better(score, id, best, token)) {
             best = score;
             token = id;
         }
-    }
+    });
 #pragma unroll
     for (int half = WARP / 2; half > 0; half /= 2) {
         const double score = __shfl_xor_sync(WHOLE_WARP, best, half);
@@ -293,13 +320,48 @@ DEVICE int32_t draw_gumbel(struct draw_space *s, const struct draw_row *row, str
     return token;
 }
 
+// Key and complement of the id of the thread's highest logit, the lowest id of equal ones; 0 when none is
+// above -infinity. Threads share groups of
+// four neighbours in turn.
+DEVICE uint64_t draw_mine(const struct draw_row *row)
+{
+    float best = -INFINITY;
+    int32_t id = -1;
+    const bool wide = (((uintptr_t)row->logits | (uintptr_t)row->first * 4) & 15) == 0;
+    const int32_t groups = wide ? (row->end - row->first) / 4 : 0;
+    const float4 *from = reinterpret_cast<const float4 *>(row->logits + row->first);
+#pragma unroll 4
+    for (int32_t i = (int32_t)threadIdx.x; i < groups; i += DRAW_THREADS) {
+        const float4 x = from[i];
+        const float four[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            if (four[n] > best) {
+                best = four[n];
+                id = row->first + 4 * i + n;
+            }
+    }
+    for (int32_t i = row->first + 4 * groups + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS)
+        if (row->logits[i] > best) {
+            best = row->logits[i];
+            id = i;
+        }
+    return id < 0 ? 0 : (uint64_t)sampler_key(best) << 32 | (uint32_t)~id;
+}
+
 // The row's token; every thread of the cluster takes the same way.
 DEVICE int32_t draw_token(struct draw_space *s, struct draw_row *row, int64_t position)
 {
-    uint64_t mine = 0;
-    for (int32_t i = row->first + (int32_t)threadIdx.x; i < row->end; i += DRAW_THREADS)
-        mine = draw_max(mine, (uint64_t)sampler_key(row->logits[i]) << 32 | (uint32_t)~i);
-    const uint64_t highest = draw_highest(s, mine, row->parts);
+    const uint64_t mine = draw_mine(row);
+    uint64_t highest = draw_highest(s, mine, row->parts);
+    if (highest == 0) {
+        uint64_t any = 0;
+        draw_each(row, [&](int32_t id, float logit) {
+            any = draw_max(any, (uint64_t)sampler_key(logit) << 32 | (uint32_t)~id);
+        });
+        cluster_sync();
+        highest = draw_highest(s, any, row->parts);
+    }
     const int32_t top = (int32_t) ~(uint32_t)highest;
     row->peak = row->logits[top];
     if (!(row->temperature > 0) || !isfinite(row->peak))
@@ -321,7 +383,7 @@ __global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(const __grid_constan
     pdl_trigger();
     if (r >= a.pass->rows)
         return;
-    const int32_t position = a.pass->position[r], size = (a.vocabulary + parts - 1) / parts;
+    const int32_t position = a.pass->position[r], size = ((a.vocabulary + parts - 1) / parts + 3) / 4 * 4;
     const struct lane *lane = a.lanes.lane[a.pass->lane[r]];
     struct draw_row row;
     row.logits = a.logits + r * a.ldl;

@@ -51,7 +51,7 @@ DEVICE struct gdn_block gdn_block_of(const struct gdn_args *a, int32_t l)
     struct gdn_block b;
     b.head = (int32_t)blockIdx.x / slices;
     b.key = b.head / share * a->dk;
-    b.columns = (int32_t)blockDim.x / STATE_PARTS;
+    b.columns = (int32_t)blockDim.x / WARP * STATE_COLUMNS;
     b.first = slice * b.columns;
     b.width = a->dv - b.first < b.columns ? a->dv - b.first : b.columns;
     b.keys = (int64_t)a->nk * a->dk;
@@ -68,13 +68,20 @@ DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, c
                           int32_t n, int32_t padded)
 {
     const int32_t warps = (int32_t)blockDim.x / WARP, lane = threadIdx.x % WARP;
-    for (int32_t item = (int32_t)threadIdx.x / WARP; item < 2 * n; item += warps) {
-        const int32_t t = item / 2;
-        const float *c = a->c + (r + t) * a->ldc + b->key;
-        if (item % 2)
-            gdn_normalise(s->k + t * padded, c + b->keys, a->dk, padded, 1.0f, lane);
-        else
-            gdn_normalise(s->q + t * padded, c, a->dk, padded, 1.0f / sqrtf((float)a->dk), lane);
+    for (int32_t first = (int32_t)threadIdx.x / WARP * GDN_MANY; first < 2 * n; first += warps * GDN_MANY) {
+        float held[GDN_MANY][GDN_LANE];
+#pragma unroll
+        for (int u = 0; u < GDN_MANY; u++) {
+            const int32_t item = first + u < 2 * n ? first + u : first;
+            gdn_take(held[u], a->c + (r + item / 2) * a->ldc + b->key + (item % 2 ? b->keys : 0), a->dk, lane);
+        }
+#pragma unroll
+        for (int u = 0; u < GDN_MANY; u++)
+            if (first + u < 2 * n) {
+                const bool key = (first + u) % 2;
+                gdn_normalise((key ? s->k : s->q) + (first + u) / 2 * padded, held[u], a->dk, padded,
+                              key ? 1.0f : 1.0f / sqrtf((float)a->dk), lane);
+            }
     }
     stage_rows<false>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc,
                       n, b->width, 0);
@@ -99,7 +106,7 @@ DEVICE void gdn_stage_prepared(const struct gdn_args *a, const struct gdn_block 
 // Asks for the block's part of S while earlier kernels still run: a hint, which changes no bits. lane->run never changes.
 DEVICE void gdn_prefetch(const struct gdn_args *a, const uint8_t *run)
 {
-    const int32_t slices = (int32_t)gridDim.x / a->nv, columns = (int32_t)blockDim.x / STATE_PARTS;
+    const int32_t slices = (int32_t)gridDim.x / a->nv, columns = (int32_t)blockDim.x / WARP * STATE_COLUMNS;
     const int32_t head = (int32_t)blockIdx.x / slices, first = (int32_t)blockIdx.x % slices * columns;
     const uint8_t *state = run + a->state + 4 * ((int64_t)head * a->dk * a->dv + first);
     const int32_t lines = (4 * (a->dv - first < columns ? a->dv - first : columns) + 127) / 128;
@@ -109,16 +116,31 @@ DEVICE void gdn_prefetch(const struct gdn_args *a, const uint8_t *run)
 
 // ---- the state ---------------------------------------------------------------------------------------------------------------
 
+// Moves the thread's columns, of which `live` exist, between memory and registers.
 template <int PER, bool STORE>
-DEVICE void gdn_move(const struct gdn_args *a, float *state, float *s, int32_t part, bool live)
+DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EACH], int32_t part, int32_t live)
 {
+    const bool wide = live >= STATE_EACH && (a->dv % 4 | (int32_t)((uintptr_t)state & 15)) == 0;
 #pragma unroll
     for (int n = 0; n < PER; n++) {
         const int32_t i = state_element(n, part);
-        if (STORE && live && i < a->dk)
-            state[(int64_t)i * a->dv] = s[n];
-        if (!STORE)
-            s[n] = live && i < a->dk ? state[(int64_t)i * a->dv] : 0.0f;
+        float *row = state + (int64_t)i * a->dv;
+        if (wide) {
+            if (STORE && i < a->dk)
+                *reinterpret_cast<float4 *>(row) = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+            if (!STORE) {
+                const float4 t = i < a->dk ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
+                s[n][0] = t.x, s[n][1] = t.y, s[n][2] = t.z, s[n][3] = t.w;
+            }
+        } else {
+#pragma unroll
+            for (int c = 0; c < STATE_EACH; c++) {
+                if (STORE && c < live && i < a->dk)
+                    row[c] = s[n][c];
+                if (!STORE)
+                    s[n][c] = c < live && i < a->dk ? row[c] : 0.0f;
+            }
+        }
     }
 }
 
@@ -135,23 +157,24 @@ DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b,
 }
 
 template <int PER>
-DEVICE void gdn_fold(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float *state, int32_t column,
-                     int32_t part)
+DEVICE void gdn_fold(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH],
+                     int32_t column, int32_t part)
 {
     for (int32_t t = 0; t < n; t++)
-        gdn_step<PER, false>(state, s->k + t * 4 * PER, s->k, s->v[t * b->columns + column], s->decay[t], s->beta[t],
-                             part);
+        gdn_step<PER, false>(state, s->k + t * STATE_PARTS * PER, s->k, s->v + t * b->columns + column, s->decay[t],
+                             s->beta[t], part);
 }
 
 template <int PER>
 DEVICE void gdn_run(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
-                    int32_t n, float *state, int32_t column, int32_t part)
+                    int32_t n, float (*state)[STATE_EACH], int32_t column, int32_t part)
 {
-    float *y = a->y + r * a->ldy + (int64_t)b->head * a->dv + b->first + column;
+    const int32_t mine = column + state_column(part);
+    float *y = a->y + r * a->ldy + (int64_t)b->head * a->dv + b->first + mine;
     for (int32_t t = 0; t < n; t++) {
-        const float out = gdn_step<PER, true>(state, s->k + t * 4 * PER, s->q + t * 4 * PER,
-                                              s->v[t * b->columns + column], s->decay[t], s->beta[t], part);
-        if (part == 0 && column < b->width)
+        const float out = gdn_step<PER, true>(state, s->k + t * STATE_PARTS * PER, s->q + t * STATE_PARTS * PER,
+                                              s->v + t * b->columns + column, s->decay[t], s->beta[t], part);
+        if (part < STATE_EACH && mine < b->width)
             y[(int64_t)t * a->ldy] = out;
     }
 }
@@ -177,13 +200,14 @@ DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const 
 
 // ---- kernels -----------------------------------------------------------------------------------------------------------------
 
-// PER: elements of a column a thread, four threads a column. T: rows staged at a time.
+// PER: elements of a column a thread. T: rows staged at a time.
 template <int PER, int T, bool FUSED>
-__global__ void __launch_bounds__(256) gdn_kernel(const __grid_constant__ struct gdn_args a)
+__global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct gdn_args a)
 {
     extern __shared__ __align__(16) float shared[];
     constexpr int PADDED = STATE_PARTS * PER;
-    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS, column = threadIdx.x / STATE_PARTS;
+    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS;
+    const int32_t column = (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH;
     const struct lane *lane = a.lanes.lane[l];
     if (lane)
         gdn_prefetch(&a, lane->run);
@@ -194,9 +218,9 @@ __global__ void __launch_bounds__(256) gdn_kernel(const __grid_constant__ struct
     const struct gdn_block b = gdn_block_of(&a, l);
     const struct gdn_stage first = gdn_stage_at(shared, T, PADDED, b.columns, 0);
     const int32_t fold = lane->fold;
-    const bool live = column < b.width;
+    const int32_t live = b.width - column;
     float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
-    float *saved = gdn_saved(&a, lane), state[PER];
+    float *saved = gdn_saved(&a, lane), state[PER][STATE_EACH];
     gdn_move<PER, false>(&a, home, state, part, live);
     // What the first rows need is under way before the first barrier.
     const struct gdn_stage rows = gdn_stage_at(shared, T, PADDED, b.columns, FUSED ? 1 : 0);
@@ -262,8 +286,11 @@ __global__ void __launch_bounds__(128) gdn_prepare_kernel(const __grid_constant_
         return;
     const float *c = a.c + r * a.ldc + (int64_t)head * a.dk;
     float *out = a.prepared + r * gdn_prepared_width(&a);
-    gdn_normalise(out + (int64_t)head * a.dk, c, a.dk, a.dk, 1.0f / sqrtf((float)a.dk), lane);
-    gdn_normalise(out + keys + (int64_t)head * a.dk, c + keys, a.dk, a.dk, 1.0f, lane);
+    float q[GDN_LANE], k[GDN_LANE];
+    gdn_take(q, c, a.dk, lane);
+    gdn_take(k, c + keys, a.dk, lane);
+    gdn_normalise(out + (int64_t)head * a.dk, q, a.dk, a.dk, 1.0f / sqrtf((float)a.dk), lane);
+    gdn_normalise(out + keys + (int64_t)head * a.dk, k, a.dk, a.dk, 1.0f, lane);
     const int32_t share = a.nv / a.nk;
     for (int32_t h = head * share + lane; h < (head + 1) * share; h += WARP)
         gdn_scalars(&a, r, h, out + 2 * keys + h, out + 2 * keys + a.nv + h);
@@ -303,7 +330,7 @@ static cudaError_t gdn_launch(cudaStream_t stream, const struct gdn_args *a, int
 {
     const dim3 grid((unsigned)a->nv * blocks_for(a->dv, columns), (unsigned)a->lanes.count);
     const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns) * 2;
-    return launch_cluster(stream, grid, (unsigned)columns * STATE_PARTS, floats * sizeof(float), cluster,
+    return launch_cluster(stream, grid, (unsigned)(columns / STATE_COLUMNS * WARP), floats * sizeof(float), cluster,
                           gdn_kernel<PER, T, FUSED>, *a);
 }
 
@@ -311,13 +338,13 @@ template <bool FUSED>
 static cudaError_t gdn_launch_per(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
 {
     if (a->dk <= 32)
-        return gdn_launch<8, 16, FUSED>(stream, a, columns, cluster);
+        return gdn_launch<4, 16, FUSED>(stream, a, columns, cluster);
     if (a->dk <= 64)
-        return gdn_launch<16, 16, FUSED>(stream, a, columns, cluster);
+        return gdn_launch<8, 16, FUSED>(stream, a, columns, cluster);
     if (a->dk <= 128)
-        return gdn_launch<32, 16, FUSED>(stream, a, columns, cluster);
+        return gdn_launch<16, 16, FUSED>(stream, a, columns, cluster);
     if (a->dk <= 256)
-        return gdn_launch<64, 8, FUSED>(stream, a, columns, cluster);
+        return gdn_launch<32, 8, FUSED>(stream, a, columns, cluster);
     return cudaErrorInvalidValue;
 }
 

@@ -24,15 +24,28 @@ DEVICE float *gdn_saved(const struct gdn_args *a, const struct lane *lane)
     return reinterpret_cast<float *>(lane->run + a->state) + (int64_t)a->nv * a->dk * a->dv;
 }
 
+enum { GDN_LANE = 8, GDN_MANY = 4 }; // numbers of a key that a lane holds at most; keys that a warp normalises at once
+
+// The lane's numbers of a key of n.
+DEVICE void gdn_take(float *held, const float *x, int32_t n, int32_t lane)
+{
+#pragma unroll
+    for (int m = 0; m < GDN_LANE; m++)
+        held[m] = lane + m * WARP < n ? x[lane + m * WARP] : 0.0f;
+}
+
 // y = x / |x| * scale, zeros from n to padded; one warp.
-DEVICE void gdn_normalise(float *y, const float *x, int32_t n, int32_t padded, float scale, int32_t lane)
+DEVICE void gdn_normalise(float *y, const float *held, int32_t n, int32_t padded, float scale, int32_t lane)
 {
     float sum = 0;
-    for (int32_t i = lane; i < n; i += WARP)
-        sum = fmaf(x[i], x[i], sum);
+#pragma unroll
+    for (int m = 0; m < GDN_LANE; m++)
+        sum = fmaf(held[m], held[m], sum);
     const float factor = 1.0f / sqrtf(warp_sum<WARP>(sum) + 1e-6f);
-    for (int32_t i = lane; i < padded; i += WARP)
-        y[i] = i < n ? f_mul(f_mul(x[i], factor), scale) : 0.0f;
+#pragma unroll
+    for (int m = 0; m < GDN_LANE; m++)
+        if (lane + m * WARP < padded)
+            y[lane + m * WARP] = lane + m * WARP < n ? f_mul(f_mul(held[m], factor), scale) : 0.0f;
 }
 
 // exp(g) and beta of row r of the pass.
@@ -43,41 +56,49 @@ DEVICE void gdn_scalars(const struct gdn_args *a, int64_t r, int32_t head, float
     *beta = f_sigmoid(a->b[r * a->ldb + head]);
 }
 
-// One row: decay, read, correct; with READ the output is returned in every thread of the column. k, q: in shared memory.
+// One row: decay, read, correct; with READ returns the output of column state_column(part) in parts 0 .. 3. k, q, v: in shared
+// memory, v at the thread's columns.
 template <int PER, bool READ>
-DEVICE float gdn_step(float *s, const float *k, const float *q, float v, float decay, float beta, int32_t part)
+DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, const float *v, float decay, float beta,
+                      int32_t part)
 {
     const float4 *keys = reinterpret_cast<const float4 *>(k) + part,
                  *queries = reinterpret_cast<const float4 *>(q) + part;
-    float read[4] = {}, out[4] = {};
+    float read[STATE_EACH] = {}, out[STATE_EACH] = {}, delta[STATE_EACH];
     float4 held[PER / 4];
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
         held[m] = keys[m * STATE_PARTS];
+        const float key[4] = {held[m].x, held[m].y, held[m].z, held[m].w};
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            s[4 * m + j] = f_mul(s[4 * m + j], decay);
-        read[0] = fmaf(s[4 * m], held[m].x, read[0]);
-        read[1] = fmaf(s[4 * m + 1], held[m].y, read[1]);
-        read[2] = fmaf(s[4 * m + 2], held[m].z, read[2]);
-        read[3] = fmaf(s[4 * m + 3], held[m].w, read[3]);
+#pragma unroll
+            for (int c = 0; c < STATE_EACH; c++) {
+                s[4 * m + j][c] = f_mul(s[4 * m + j][c], decay);
+                read[c] = fmaf(s[4 * m + j][c], key[j], read[c]);
+            }
     }
-    const float delta = f_mul(beta, __fadd_rn(v, -warp_sum<STATE_PARTS>(chain_sum(read))));
+    state_sum(read);
+    const float4 values = *reinterpret_cast<const float4 *>(v);
+    delta[0] = f_mul(beta, __fadd_rn(values.x, -read[0]));
+    delta[1] = f_mul(beta, __fadd_rn(values.y, -read[1]));
+    delta[2] = f_mul(beta, __fadd_rn(values.z, -read[2]));
+    delta[3] = f_mul(beta, __fadd_rn(values.w, -read[3]));
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
-        s[4 * m] = fmaf(held[m].x, delta, s[4 * m]);
-        s[4 * m + 1] = fmaf(held[m].y, delta, s[4 * m + 1]);
-        s[4 * m + 2] = fmaf(held[m].z, delta, s[4 * m + 2]);
-        s[4 * m + 3] = fmaf(held[m].w, delta, s[4 * m + 3]);
-        if constexpr (READ) {
-            const float4 query = queries[m * STATE_PARTS];
-            out[0] = fmaf(s[4 * m], query.x, out[0]);
-            out[1] = fmaf(s[4 * m + 1], query.y, out[1]);
-            out[2] = fmaf(s[4 * m + 2], query.z, out[2]);
-            out[3] = fmaf(s[4 * m + 3], query.w, out[3]);
-        }
+        const float4 asked = READ ? queries[m * STATE_PARTS] : make_float4(0, 0, 0, 0);
+        const float key[4] = {held[m].x, held[m].y, held[m].z, held[m].w},
+                    query[4] = {asked.x, asked.y, asked.z, asked.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int c = 0; c < STATE_EACH; c++) {
+                s[4 * m + j][c] = fmaf(key[j], delta[c], s[4 * m + j][c]);
+                if (READ)
+                    out[c] = fmaf(s[4 * m + j][c], query[j], out[c]);
+            }
     }
-    return READ ? warp_sum<STATE_PARTS>(chain_sum(out)) : 0.0f;
+    return READ ? state_sum_one(out, part) : 0.0f;
 }
 
 #endif

@@ -27,12 +27,16 @@ __global__ void __launch_bounds__(WARP) index_pool_kernel(const __grid_constant_
     if ((position + 1) % a.ratio != 0)
         return;
     const uint32_t *table = a.lanes.table[a.pass->lane[r]];
+    // A page holds whole blocks.
+    const uint8_t *raw = kv_row(&a.lanes, kv, table, KV_INDEX, first, 1);
+    uint8_t *pooled = kv_row(&a.lanes, kv, table, KV_POOLED, block, a.ratio);
     float sum = 0;
+#pragma unroll 4
     for (int32_t d = lane; d < n; d += WARP) {
         float mean = 0;
+#pragma unroll 4
         for (int32_t i = 0; i < a.ratio; i++)
-            mean = __fadd_rn(
-                mean, kv_value(kv_row(&a.lanes, kv, table, KV_INDEX, first + i, 1), 0, n, kv->index_encoding, d));
+            mean = __fadd_rn(mean, kv_value(raw + i * kv->index_bytes, 0, n, kv->index_encoding, d));
         mean = __fdiv_rn(mean, (float)a.ratio);
         row[d] = mean;
         sum = fmaf(mean, mean, sum);
@@ -43,7 +47,7 @@ __global__ void __launch_bounds__(WARP) index_pool_kernel(const __grid_constant_
     __syncwarp();
     rotary_row(row, a.rotary, a.inverse_frequency, first, lane);
     __syncwarp();
-    kv_encode(kv_row(&a.lanes, kv, table, KV_POOLED, block, a.ratio), row, 1, 0, n, kv->index_encoding, lane);
+    kv_encode(pooled, row, 1, 0, n, kv->index_encoding, lane);
 }
 
 extern "C" cudaError_t cuda_index_pool(cudaStream_t stream, const struct index_pool_args *a, int rows)
@@ -58,6 +62,7 @@ enum {
     SELECT_PARTS = 8,
     SELECT_HEADS = 4,     // query heads at once
     SELECT_LANES = 8,     // threads that share a pooled row
+    SELECT_MANY = 4,      // pooled rows that they read at once
     SELECT_BINS = 2048,   // of a level of the radix descent: 11, 11 and 10 bits
     SELECT_SCORES = 8192, // scores of a block of a cluster
     SELECT_ALONE = 16384, // and of one that is alone
@@ -65,7 +70,8 @@ enum {
 
 // Shared memory of a block.
 struct select_space {
-    uint32_t bins[3][SELECT_BINS];
+    __align__(16) uint32_t bins[3][SELECT_BINS];
+    __align__(16) uint32_t sum[SELECT_BINS]; // over the cluster
     uint64_t scan[SELECT_THREADS / WARP];
     uint32_t found, left;  // prefix of the last score that is in, and how many with it are wanted
     uint32_t above, equal; // of this block's scores: above it, equal to it
@@ -90,25 +96,35 @@ DEVICE void select_scores(const struct index_select_args *a, int64_t r, int32_t 
                 const bool real = group + h < a->heads && first + d < dim;
                 q[h][d] = real ? query[(int64_t)(group + h) * dim + first + d] : 0.0f;
             }
-        // Whole warps take the loop, so that the sums below have all their lanes.
-        for (int32_t i = (int32_t)threadIdx.x / SELECT_LANES; i < (count + 3) / 4 * 4;
-             i += SELECT_THREADS / SELECT_LANES) {
-            const int32_t b = begin + (i < count ? i : count - 1);
-            float key[D], sum = group == 0 || i >= count ? 0.0f : score[i];
-            kv_load<D>(key, kv_row(&a->lanes, kv, table, KV_POOLED, b, a->ratio), 0, dim, kv->index_encoding, first,
-                       fast);
+        // Whole warps take the loop, so that the sums below have all their lanes; SELECT_MANY rows are under way at once.
+        constexpr int STEP = SELECT_THREADS / SELECT_LANES;
+        for (int32_t start = (int32_t)threadIdx.x / WARP * (WARP / SELECT_LANES); start < count;
+             start += SELECT_MANY * STEP) {
+            float key[SELECT_MANY][D];
 #pragma unroll
-            for (int h = 0; h < SELECT_HEADS; h++) {
-                float dot = 0;
-#pragma unroll
-                for (int d = 0; d < D; d++)
-                    dot = fmaf(q[h][d], key[d], dot);
-                dot = warp_sum<SELECT_LANES>(dot);
-                sum = __fadd_rn(sum, dot > 0 ? dot : 0.0f);
+            for (int u = 0; u < SELECT_MANY; u++) {
+                const int32_t i = start + u * STEP + (int32_t)threadIdx.x % WARP / SELECT_LANES;
+                const uint8_t *row =
+                    kv_row(&a->lanes, kv, table, KV_POOLED, begin + (i < count ? i : count - 1), a->ratio);
+                kv_load<D>(key[u], row, 0, dim, kv->index_encoding, first, fast);
             }
-            if (part == 0 && i < count)
-                score[i] = group + SELECT_HEADS >= a->heads ? f_mul(sum, scale) : sum;
-            __syncwarp();
+#pragma unroll
+            for (int u = 0; u < SELECT_MANY; u++) {
+                const int32_t i = start + u * STEP + (int32_t)threadIdx.x % WARP / SELECT_LANES;
+                float sum = group == 0 || i >= count ? 0.0f : score[i];
+#pragma unroll
+                for (int h = 0; h < SELECT_HEADS; h++) {
+                    float dot = 0;
+#pragma unroll
+                    for (int d = 0; d < D; d++)
+                        dot = fmaf(q[h][d], key[u][d], dot);
+                    dot = warp_sum<SELECT_LANES>(dot);
+                    sum = __fadd_rn(sum, dot > 0 ? dot : 0.0f);
+                }
+                if (part == 0 && i < count)
+                    score[i] = group + SELECT_HEADS >= a->heads ? f_mul(sum, scale) : sum;
+                __syncwarp();
+            }
         }
     }
 }
@@ -124,16 +140,23 @@ DEVICE void select_level(struct select_space *s, int level, int32_t count, int32
             atomicAdd(&s->bins[level][bits & mask], 1u);
     }
     cluster_sync();
+    for (int32_t i = (int32_t)threadIdx.x; i < (int32_t)(mask + 1) / 4; i += SELECT_THREADS) {
+        uint4 sum = {0, 0, 0, 0};
+#pragma unroll SELECT_PARTS
+        for (int32_t p = 0; p < parts; p++) {
+            const uint4 t = reinterpret_cast<const uint4 *>(cluster_map(s->bins[level], (unsigned)p))[i];
+            sum.x += t.x, sum.y += t.y, sum.z += t.z, sum.w += t.w;
+        }
+        reinterpret_cast<uint4 *>(s->sum)[i] = sum;
+    }
+    __syncthreads();
     // Thread t has bins from the top down.
     const int32_t each = (int32_t)(mask + 1) / SELECT_THREADS, top = (int32_t)mask - (int32_t)threadIdx.x * each;
     uint32_t bin[SELECT_BINS / SELECT_THREADS] = {}, total = 0;
-    for (int32_t p = 0; p < parts; p++) {
-        const uint32_t *bins = cluster_map(s->bins[level], (unsigned)p);
 #pragma unroll
-        for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
-            if (n < each)
-                bin[n] += bins[top - n];
-    }
+    for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
+        if (n < each)
+            bin[n] = s->sum[top - n];
 #pragma unroll
     for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
         total += bin[n];

@@ -80,12 +80,19 @@ DEVICE void kv_encode(uint8_t *to, const float *x, int32_t heads, int32_t head, 
                       int32_t lane)
 {
     const int32_t at = head * dim;
-    if (encoding == KV_F32) {
-        for (int32_t i = lane; i < dim; i += WARP)
-            reinterpret_cast<float *>(to)[at + i] = x[i];
-    } else if (encoding == KV_BF16) {
-        for (int32_t i = lane; i < dim; i += WARP)
-            reinterpret_cast<uint16_t *>(to)[at + i] = kv_bf16(x[i]);
+    if (encoding != KV_FP8) {
+        for (int32_t base = lane; base < dim; base += 8 * WARP) {
+            float held[8];
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+                held[n] = base + n * WARP < dim ? x[base + n * WARP] : 0.0f;
+#pragma unroll
+            for (int n = 0; n < 8; n++)
+                if (base + n * WARP < dim && encoding == KV_F32)
+                    reinterpret_cast<float *>(to)[at + base + n * WARP] = held[n];
+                else if (base + n * WARP < dim)
+                    reinterpret_cast<uint16_t *>(to)[at + base + n * WARP] = kv_bf16(held[n]);
+        }
     } else {
         float top = 0;
         for (int32_t i = lane; i < dim; i += WARP)

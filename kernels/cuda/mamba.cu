@@ -80,55 +80,67 @@ DEVICE struct mamba_block mamba_block_of(const struct mamba_args *a, int32_t l)
     return b;
 }
 
-// One row of one row of S: S <- decay S + dt x B^T; with READ the sum with c, in every thread of the row.
+// One row of the thread's rows of S: S <- decay S + step B^T; with READ the sum with c of row state_column(part), in parts 0 .. 3.
 template <int PER, bool READ>
-DEVICE float mamba_step(float *s, const float *b, const float *c, float step, float decay, int32_t part)
+DEVICE float mamba_step(float (*s)[STATE_EACH], const float *b, const float *c, const float *step, float decay,
+                        int32_t part)
 {
     const float4 *bs = reinterpret_cast<const float4 *>(b) + part, *cs = reinterpret_cast<const float4 *>(c) + part;
-    float out[4] = {};
+    float out[STATE_EACH] = {};
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
-        const float4 t = bs[m * STATE_PARTS];
-        s[4 * m] = fmaf(step, t.x, f_mul(s[4 * m], decay));
-        s[4 * m + 1] = fmaf(step, t.y, f_mul(s[4 * m + 1], decay));
-        s[4 * m + 2] = fmaf(step, t.z, f_mul(s[4 * m + 2], decay));
-        s[4 * m + 3] = fmaf(step, t.w, f_mul(s[4 * m + 3], decay));
-        if constexpr (READ) {
-            const float4 u = cs[m * STATE_PARTS];
-            out[0] = fmaf(s[4 * m], u.x, out[0]);
-            out[1] = fmaf(s[4 * m + 1], u.y, out[1]);
-            out[2] = fmaf(s[4 * m + 2], u.z, out[2]);
-            out[3] = fmaf(s[4 * m + 3], u.w, out[3]);
-        }
+        const float4 t = bs[m * STATE_PARTS], u = READ ? cs[m * STATE_PARTS] : make_float4(0, 0, 0, 0);
+        const float add[4] = {t.x, t.y, t.z, t.w}, take[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 0; i < STATE_EACH; i++) {
+                s[4 * m + j][i] = fmaf(step[i], add[j], f_mul(s[4 * m + j][i], decay));
+                if (READ)
+                    out[i] = fmaf(s[4 * m + j][i], take[j], out[i]);
+            }
     }
-    return READ ? warp_sum<STATE_PARTS>(chain_sum(out)) : 0.0f;
+    return READ ? state_sum_one(out, part) : 0.0f;
 }
 
+// Moves the thread's rows of S, of which `live` exist, between memory and registers.
 template <int PER, bool STORE>
-DEVICE void mamba_move(const struct mamba_args *a, float *state, float *s, int32_t part, bool live)
+DEVICE void mamba_move(const struct mamba_args *a, float *state, float (*s)[STATE_EACH], int32_t part, int32_t live)
 {
     const bool wide = (a->state_dim % 4 | (int32_t)((uintptr_t)state & 15)) == 0;
 #pragma unroll
-    for (int m = 0; m < PER / 4; m++) {
-        const int32_t j = state_element(4 * m, part);
-        if (wide) {
-            float4 *place = reinterpret_cast<float4 *>(state + j);
-            if (STORE && live && j < a->state_dim)
-                *place = make_float4(s[4 * m], s[4 * m + 1], s[4 * m + 2], s[4 * m + 3]);
-            if (!STORE) {
-                const float4 t = live && j < a->state_dim ? *place : make_float4(0, 0, 0, 0);
-                s[4 * m] = t.x, s[4 * m + 1] = t.y, s[4 * m + 2] = t.z, s[4 * m + 3] = t.w;
-            }
-        } else {
+    for (int i = 0; i < STATE_EACH; i++)
 #pragma unroll
-            for (int n = 0; n < 4; n++) {
-                if (STORE && live && j + n < a->state_dim)
-                    state[j + n] = s[4 * m + n];
-                if (!STORE)
-                    s[4 * m + n] = live && j + n < a->state_dim ? state[j + n] : 0.0f;
+        for (int m = 0; m < PER / 4; m++) {
+            const int32_t j = state_element(4 * m, part);
+            float *row = state + (int64_t)i * a->state_dim + j;
+            if (wide) {
+                const bool real = i < live && j < a->state_dim;
+                if (STORE && real)
+                    *reinterpret_cast<float4 *>(row) =
+                        make_float4(s[4 * m][i], s[4 * m + 1][i], s[4 * m + 2][i], s[4 * m + 3][i]);
+                if (!STORE) {
+                    const float4 t = real ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
+                    s[4 * m][i] = t.x, s[4 * m + 1][i] = t.y, s[4 * m + 2][i] = t.z, s[4 * m + 3][i] = t.w;
+                }
+            } else {
+#pragma unroll
+                for (int n = 0; n < 4; n++) {
+                    if (STORE && i < live && j + n < a->state_dim)
+                        row[n] = s[4 * m + n][i];
+                    if (!STORE)
+                        s[4 * m + n][i] = i < live && j + n < a->state_dim ? row[n] : 0.0f;
+                }
             }
         }
-    }
+}
+
+// dt x of the thread's rows.
+DEVICE void mamba_steps(float *step, const float *x, float dt, int32_t live)
+{
+#pragma unroll
+    for (int i = 0; i < STATE_EACH; i++)
+        step[i] = i < live ? f_mul(dt, x[i]) : 0.0f;
 }
 
 // Rows of the pass, or saved ones; returns before they are there.
@@ -156,16 +168,18 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
 {
     extern __shared__ __align__(16) float shared[];
     constexpr int PADDED = STATE_PARTS * PER;
-    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS, i = threadIdx.x / STATE_PARTS;
+    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS;
+    const int32_t i = (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH, mine = i + state_column(part);
     pdl_wait();
     pdl_trigger();
     const struct lane *lane = a.lanes.lane[l];
     if (!lane || a.pass->lane_rows[l] == 0)
         return;
     const struct mamba_block b = mamba_block_of(&a, l);
-    const bool live = i < b.width;
+    const int32_t live = b.width - i;
     const int32_t fold = lane->fold;
-    float *home = reinterpret_cast<float *>(lane->run + a.state) + (b.at + i) * a.state_dim, state[PER];
+    float *home = reinterpret_cast<float *>(lane->run + a.state) + (b.at + i) * a.state_dim;
+    float state[PER][STATE_EACH], step[STATE_EACH];
     mamba_move<PER, false>(&a, home, state, part, live);
     if (fold > 0) {
         const struct mamba_stage s = mamba_stage_at(shared, PADDED, 0);
@@ -173,9 +187,10 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
         __pipeline_commit();
         __pipeline_wait_prior(0);
         __syncthreads();
-        for (int32_t t = 0; t < fold; t++)
-            mamba_step<PER, false>(state, s.b + t * PADDED, s.b, f_mul(s.dt[t], live ? s.x[t * MAMBA_ROWS + i] : 0.0f),
-                                   expf(f_mul(b.rate, s.dt[t])), part);
+        for (int32_t t = 0; t < fold; t++) {
+            mamba_steps(step, s.x + t * MAMBA_ROWS + i, s.dt[t], live);
+            mamba_step<PER, false>(state, s.b + t * PADDED, s.b, step, expf(f_mul(b.rate, s.dt[t])), part);
+        }
         __syncthreads();
         if (!a.direct)
             mamba_move<PER, true>(&a, home, state, part, live);
@@ -199,13 +214,13 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
             here.decay[threadIdx.x] = expf(f_mul(b.rate, dt));
         }
         __syncthreads();
-        float *y = a.y + (b.row + at) * a.ldy + b.at + i;
+        float *y = a.y + (b.row + at) * a.ldy + b.at + mine;
         for (int32_t t = 0; t < n; t++) {
-            const float x = live ? here.x[t * MAMBA_ROWS + i] : 0.0f;
-            const float sum = mamba_step<PER, true>(state, here.b + t * PADDED, here.c + t * PADDED,
-                                                    f_mul(here.dt[t], x), here.decay[t], part);
-            if (part == 0 && live)
-                y[(int64_t)t * a.ldy] = fmaf(a.d[b.head], x, sum);
+            mamba_steps(step, here.x + t * MAMBA_ROWS + i, here.dt[t], live);
+            const float sum =
+                mamba_step<PER, true>(state, here.b + t * PADDED, here.c + t * PADDED, step, here.decay[t], part);
+            if (part < STATE_EACH && mine < b.width)
+                y[(int64_t)t * a.ldy] = fmaf(a.d[b.head], here.x[t * MAMBA_ROWS + mine], sum);
         }
         __syncthreads();
     }
@@ -239,13 +254,13 @@ extern "C" cudaError_t cuda_mamba(cudaStream_t stream, const struct mamba_args *
 {
     cudaError_t error = cudaErrorInvalidValue;
     if (a->state_dim <= 32)
-        error = mamba_launch<8>(stream, a);
+        error = mamba_launch<4>(stream, a);
     else if (a->state_dim <= 64)
-        error = mamba_launch<16>(stream, a);
+        error = mamba_launch<8>(stream, a);
     else if (a->state_dim <= 128)
-        error = mamba_launch<32>(stream, a);
+        error = mamba_launch<16>(stream, a);
     else if (a->state_dim <= 256)
-        error = mamba_launch<64>(stream, a);
+        error = mamba_launch<32>(stream, a);
     if (error == cudaSuccess && !a->direct)
         error =
             launch(stream, dim3(blocks_for(mamba_saved_width(a), 256), (unsigned)rows), 256, 0, mamba_save_kernel, *a);

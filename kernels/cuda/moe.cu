@@ -25,17 +25,34 @@ DEVICE float route_logit(const struct route_args *a, int64_t r, int32_t e)
     return e < a->experts ? a->logits[r * a->ldl + e] : -INFINITY;
 }
 
-// The highest of a lane's keys, the first of equal ones.
-template <int N> DEVICE void route_best(const uint32_t *key, uint32_t *best, int32_t *at)
+// The highest of a lane's keys: a tree, since one warp alone has only its own instructions to overlap.
+template <int N> DEVICE uint32_t route_highest(const uint32_t *key)
 {
-    *best = 0;
-    *at = 0;
+    uint32_t t[N];
 #pragma unroll
     for (int n = 0; n < N; n++)
-        if (key[n] > *best) {
-            *best = key[n];
-            *at = n;
-        }
+        t[n] = key[n];
+#pragma unroll
+    for (int half = N / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int n = 0; n < half; n++)
+            t[n] = t[n] > t[n + half] ? t[n] : t[n + half];
+    return t[0];
+}
+
+// The lowest expert of this lane that has the key, or ~0.
+template <int N> DEVICE uint32_t route_lowest(const uint32_t *key, uint32_t highest, int32_t lane)
+{
+    uint32_t t[N];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        t[n] = key[n] == highest ? (uint32_t)(lane + n * WARP) : ~0u;
+#pragma unroll
+    for (int half = N / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int n = 0; n < half; n++)
+            t[n] = t[n] < t[n + half] ? t[n] : t[n + half];
+    return t[0];
 }
 
 // N: experts a lane; lane has experts lane, lane + 32, ...
@@ -65,19 +82,14 @@ template <int N> __global__ void __launch_bounds__(WARP) route_kernel(const __gr
         key[n] = e < a.experts ? route_key(value) : 0;
     }
     total = warp_sum<WARP>(total);
-    uint32_t best = 0, mine = 0; // best: of this lane's keys; mine: the expert in slot `lane`
-    int32_t at = 0;
-    route_best<N>(key, &best, &at);
+    uint32_t mine = 0; // the expert in slot `lane`
     for (int32_t s = 0; s < a.slots; s++) {
-        const uint32_t highest = __reduce_max_sync(WHOLE_WARP, best);
-        const uint32_t id = __reduce_min_sync(WHOLE_WARP, best == highest ? (uint32_t)(lane + at * WARP) : ~0u);
+        const uint32_t highest = __reduce_max_sync(WHOLE_WARP, route_highest<N>(key));
+        const uint32_t id = __reduce_min_sync(WHOLE_WARP, route_lowest<N>(key, highest, lane));
         mine = lane == s ? id : mine;
-        if (id % WARP == (uint32_t)lane) {
 #pragma unroll
-            for (int n = 0; n < N; n++)
-                key[n] = n == at ? 0 : key[n];
-            route_best<N>(key, &best, &at);
-        }
+        for (int n = 0; n < N; n++)
+            key[n] = id == (uint32_t)(lane + n * WARP) ? 0 : key[n];
     }
     float weight = 0, sum = 0;
     if (lane < a.slots) {

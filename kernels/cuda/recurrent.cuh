@@ -2,8 +2,9 @@
 //
 // What the recurrences share: how a state lies in a warp's registers, and how rows are brought to shared memory ahead of use.
 //
-// Invariant: a warp has 8 columns (value dims); 4 threads share a column, thread g of them has elements 16 m + 4 g + 0..3 of
-// the other dimension. A product with the column is four chains a thread, combined in a fixed order, then over the threads.
+// Invariant: a warp has 16 columns (value dims); 8 threads share 4 columns, thread `part` of them has elements
+// 32 m + 4 part + 0..3 of the other dimension, of each. A product with a column is one chain a thread, then a fixed tree over the
+// threads. So one number from shared memory serves 4 columns, whose bandwidth is what would bound the update.
 
 #ifndef CUDA_RECURRENT_CUH
 #define CUDA_RECURRENT_CUH
@@ -13,20 +14,39 @@
 #include "kernels/cuda/vec.cuh"
 
 enum {
-    STATE_COLUMNS = 8, // of a warp
-    STATE_PARTS = 4,   // threads a column
+    STATE_COLUMNS = 16, // of a warp
+    STATE_PARTS = 8,    // threads that share columns
+    STATE_EACH = 4,     // columns of a thread
 };
 
-// The element of a column that register n of thread `part` holds.
+// The element of its columns that register n of thread `part` holds.
 DEVICE int32_t state_element(int32_t n, int32_t part)
 {
-    return n / 4 * 16 + part * 4 + n % 4;
+    return n / 4 * 4 * STATE_PARTS + part * 4 + n % 4;
 }
 
-// sum over the chains of a thread, in a fixed order
-DEVICE float chain_sum(const float *chain)
+// Sums the columns' x over the threads that share them; every one of them gets all.
+DEVICE void state_sum(float *x)
 {
-    return __fadd_rn(__fadd_rn(chain[0], chain[1]), __fadd_rn(chain[2], chain[3]));
+#pragma unroll
+    for (int c = 0; c < STATE_EACH; c++)
+        x[c] = warp_sum<STATE_PARTS>(x[c]);
+}
+
+// The same sum of one column only: column state_column(part), for parts 0 .. 3 of the threads that share them.
+DEVICE float state_sum_one(const float *x, int32_t part)
+{
+    const bool odd = part & 1, second = part & 2;
+    const float low = __shfl_xor_sync(WHOLE_WARP, odd ? x[0] : x[2], 1),
+                high = __shfl_xor_sync(WHOLE_WARP, odd ? x[1] : x[3], 1);
+    const float a = __fadd_rn(odd ? x[2] : x[0], low), b = __fadd_rn(odd ? x[3] : x[1], high);
+    const float c = __fadd_rn(second ? b : a, __shfl_xor_sync(WHOLE_WARP, second ? a : b, 2));
+    return __fadd_rn(c, __shfl_xor_sync(WHOLE_WARP, c, 4));
+}
+
+DEVICE int32_t state_column(int32_t part)
+{
+    return (part & 1) * 2 + (part >> 1 & 1);
 }
 
 // Copies rows 0 .. rows - 1 of n floats (from + r * ld) to shared memory (to + r * stride), zeros up to `padded`. Without

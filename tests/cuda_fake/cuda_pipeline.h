@@ -8,11 +8,12 @@
 
 #include <cuda_runtime.h>
 
-static inline void __pipeline_memcpy_async(void *to, const void *from, size_t n)
+static inline void __pipeline_memcpy_async(void *to, const void *from, size_t n, size_t zeros = 0)
 {
     if ((n != 4 && n != 8 && n != 16) || ((uintptr_t)to | (uintptr_t)from) % n)
         exit(printf("Bail out! an asynchronous copy of %zu bytes is not aligned\n", n));
-    memcpy(to, from, n);
+    memcpy(to, from, n - zeros);
+    memset((uint8_t *)to + n - zeros, 0, zeros);
 }
 static inline void __pipeline_commit()
 {

@@ -17,7 +17,7 @@
 #include <tuple>
 
 #define CUDA_FIBERS 1
-#define __CUDACC__ 1
+#define __CUDACC__  1
 #define __global__
 #define __device__
 #define __host__
@@ -25,7 +25,7 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static
+#define __shared__   static
 
 struct dim3 {
     unsigned x, y, z;
@@ -33,16 +33,20 @@ struct dim3 {
     {
     }
 };
-struct __align__(8) float2 {
+struct __align__(8) float2
+{
     float x, y;
 };
-struct __align__(16) float4 {
+struct __align__(16) float4
+{
     float x, y, z, w;
 };
-struct __align__(8) uint2 {
+struct __align__(8) uint2
+{
     unsigned x, y;
 };
-struct __align__(16) uint4 {
+struct __align__(16) uint4
+{
     unsigned x, y, z, w;
 };
 static inline float4 make_float4(float x, float y, float z, float w)
@@ -340,6 +344,44 @@ static inline unsigned __ballot_sync(unsigned, bool x)
     for (int i = 0; i < 32; i++)
         mask |= (unsigned)values[i] << i;
     return mask;
+}
+static inline float fake_half(uint32_t word, int high)
+{
+    const uint32_t bits = (high ? word >> 16 : word & 0xffffu) << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+// The products of tests of kernels/cuda/mma.cuh, from the fragments of all lanes.
+static inline void fake_mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    uint32_t all_a[32][4], all_b[32][2];
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    for (int i = 0; i < 6; i++) {
+        const uint64_t *values = fake_exchange(mine[i]);
+        for (int l = 0; l < 32; l++)
+            (i < 4 ? all_a[l][i] : all_b[l][i - 4]) = (uint32_t)values[l];
+    }
+    const int g = (int)fake.now->lane / 4, t = (int)fake.now->lane % 4;
+    for (int j = 0; j < 4; j++) {
+        const int row = g + j / 2 * 8, column = 2 * t + j % 2;
+        for (int k = 0; k < 16; k++) {
+            const int from = k % 8 / 2, high = k % 2;
+            c[j] += fake_half(all_a[row % 8 * 4 + from][row / 8 + k / 8 * 2], high) *
+                    fake_half(all_b[column * 4 + from][k / 8], high);
+        }
+    }
+}
+static inline void fake_load_transposed(uint32_t *r, const uint16_t *row)
+{
+    const uint64_t *rows = fake_exchange((uint64_t)row);
+    const int g = (int)fake.now->lane / 4, t = (int)fake.now->lane % 4;
+    for (int m = 0; m < 4; m++) {
+        const uint16_t *low = (const uint16_t *)rows[8 * m + 2 * t], *high = (const uint16_t *)rows[8 * m + 2 * t + 1];
+        if ((uintptr_t)low % 16 || (uintptr_t)high % 16)
+            exit(printf("Bail out! a matrix row is not aligned\n"));
+        r[m] = low[g] | (uint32_t)high[g] << 16;
+    }
 }
 static inline void fake_cluster_arrive()
 {

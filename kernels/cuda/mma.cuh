@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The 16x8x16 product of bf16 with fp32 sums, and numbers as sums of bf16 parts.
+//
+// Fragments, with g = lane / 4 and t = lane % 4: A holds rows g and g + 8 at k 2t, 2t + 1, then at k + 8; B holds column g at
+// k 2t, 2t + 1, then at k + 8; C holds rows g and g + 8 at columns 2t, 2t + 1.
+// Invariant: a row of C depends on the same row of A alone.
+
+#ifndef CUDA_MMA_CUH
+#define CUDA_MMA_CUH
+
+#include "kernels/cuda/vec.cuh"
+
+// c += a b
+DEVICE void mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+#if defined(CUDA_FIBERS) // tests/cuda_fake
+    fake_mma(c, a, b0, b1);
+#else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
+// Four 8x8 matrices of 16-bit numbers, transposed; lane i gives row i % 8 of matrix i / 8, in shared memory.
+DEVICE void mma_load_transposed(uint32_t *r, const uint16_t *row)
+{
+#if defined(CUDA_FIBERS)
+    fake_load_transposed(r, row);
+#else
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+#endif
+}
+
+// The bf16 nearest to x, ties to even, as bits; x is finite.
+DEVICE uint16_t mma_round(float x)
+{
+    const uint32_t bits = __float_as_uint(x);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// Takes the nearest bf16 out of *x and leaves the rest.
+DEVICE uint16_t mma_part(float *x)
+{
+    const uint16_t part = mma_round(*x);
+    *x = __fadd_rn(*x, -__uint_as_float((uint32_t)part << 16));
+    return part;
+}
+
+#endif
