@@ -33,7 +33,7 @@ $(T)/lanes_test: tests/lanes_test.c runtime/pages.c $(T)/engine.a all
 	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
-SIM := $(wildcard tests/sim/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft \
+SIM := $(wildcard tests/sim/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft history \
     memory_plan)) graphs/store.c kernels/cpu/control.c
 $(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h graphs/*.h kernels/cpu/*.h) $(B)/common/kernel_list.h
 	@mkdir -p $(@D)
