@@ -51,3 +51,7 @@ LINTED := gen graphs kernels models runtime tests
 lint: deps-test
 	@clang-format --dry-run -Werror $$(find $(LINTED) -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
 	@luacheck -q $$(find $(LINTED) -name '*.lua')
+
+# Rewrites the golden text of generated programs.
+golden-update:
+	@tests/generator.t --update
