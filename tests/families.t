@@ -2,7 +2,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- The contracts for each family, bit for bit on toys with a draft head: drafted equals undrafted, greedy and sampled; a prompt
--- in chunks equals the whole prompt. PIANOLA_FAMILIES=all takes more encodings.
+-- in chunks equals the whole prompt. PIANOLA_FAMILIES=all takes more encodings,
+-- PIANOLA_FAMILIES=family:folder,... others.
 
 package.path = "tests/lib/?.lua;" .. package.path
 local draft_toy = require "draft_toy"
@@ -100,14 +101,16 @@ end
 
 os.execute("mkdir -p " .. OUT)
 local toys = { table.unpack(TOYS) }
-if os.getenv("PIANOLA_FAMILIES") == "all" then table.move(MORE, 1, #MORE, #toys + 1, toys) end
+local asked = os.getenv("PIANOLA_FAMILIES") or ""
+if asked == "all" then table.move(MORE, 1, #MORE, #toys + 1, toys) end
+for family, path in asked:gmatch("([%w_]+):([^,]+)") do toys[#toys + 1] = { family, path:match("[^/]+$"), true, path } end
 for _, t in ipairs(toys) do
     local family, folder, head = t[1], t[2], t[3]
     local name = (head and "draft-" or "plain-") .. folder
     local checkpoint = OUT .. name
     os.execute("mkdir -p " .. checkpoint)
     if head then
-        draft_toy.make(FIXTURES .. folder, checkpoint, family == "qwen3_next") -- whose configs do not mention the head
+        draft_toy.make(t[4] or FIXTURES .. folder, checkpoint, family == "qwen3_next") -- whose configs do not mention the head
     else
         draft_toy.extra(FIXTURES .. folder, checkpoint)
     end

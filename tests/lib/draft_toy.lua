@@ -65,6 +65,12 @@ local function last_attention(text)
     return found
 end
 
+local function first_mixture(kinds)
+    for i, kind in ipairs(kinds) do
+        if kind == "moe" then return i - 1 end
+    end
+end
+
 function toy.make(from, to, undeclared)
     local config = cjson.decode(read(from .. "/config.json"))
     local text = type(config.text_config) == "table" and config.text_config or config
@@ -81,7 +87,7 @@ function toy.make(from, to, undeclared)
         local own = t.name:match(layer .. "(.*)$")
         local mixer = t.name:match("model%.(hyper_connection_mixer%..*)$")
         if own and not t.name:find("^mtp") then copy(t, "mtp.layers.0." .. own) end
-        local second = pair and t.name:match("%.layers%.1%.(.*)$") -- a mixture in these toys
+        local second = pair and t.name:match("%.layers%." .. first_mixture(pair) .. "%.(.*)$")
         if second and not t.name:find("^mtp") then copy(t, "mtp.layers.1." .. second) end
         if t.name:match("norm_f%.weight$") then
             copy(t, "mtp.layers.0.enorm.weight")
