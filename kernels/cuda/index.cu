@@ -13,6 +13,41 @@
 
 // ---- index_pool: a warp a row; those that complete a block pool it -------------------------------------------------------------
 
+DEVICE float pool_number(float x)
+{
+    return x;
+}
+DEVICE float pool_number(uint16_t x)
+{
+    return kv_bf16_value(x);
+}
+
+// The mean of `ratio` stored rows of n, `bytes` apart; returns the lane's share of its sum of squares. All rows of four numbers
+// are under way at once.
+template <typename T>
+DEVICE float pool_mean(float *mean, const uint8_t *rows, int64_t bytes, int32_t ratio, int32_t n, int32_t lane)
+{
+    float sum = 0;
+    for (int32_t base = lane; base < n; base += 4 * WARP) {
+        float t[4] = {};
+#pragma unroll 4
+        for (int32_t i = 0; i < ratio; i++) {
+            const T *row = reinterpret_cast<const T *>(rows + i * bytes);
+#pragma unroll
+            for (int m = 0; m < 4; m++)
+                t[m] = __fadd_rn(t[m], base + m * WARP < n ? pool_number(row[base + m * WARP]) : 0.0f);
+        }
+#pragma unroll
+        for (int m = 0; m < 4; m++)
+            if (base + m * WARP < n) {
+                t[m] = __fdiv_rn(t[m], (float)ratio);
+                mean[base + m * WARP] = t[m];
+                sum = fmaf(t[m], t[m], sum);
+            }
+    }
+    return sum;
+}
+
 __global__ void __launch_bounds__(WARP) index_pool_kernel(const __grid_constant__ struct index_pool_args a)
 {
     extern __shared__ float row[]; // [index_dim]
@@ -30,17 +65,8 @@ __global__ void __launch_bounds__(WARP) index_pool_kernel(const __grid_constant_
     // A page holds whole blocks.
     const uint8_t *raw = kv_row(&a.lanes, kv, table, KV_INDEX, first, 1);
     uint8_t *pooled = kv_row(&a.lanes, kv, table, KV_POOLED, block, a.ratio);
-    float sum = 0;
-#pragma unroll 4
-    for (int32_t d = lane; d < n; d += WARP) {
-        float mean = 0;
-#pragma unroll 4
-        for (int32_t i = 0; i < a.ratio; i++)
-            mean = __fadd_rn(mean, kv_value(raw + i * kv->index_bytes, 0, n, kv->index_encoding, d));
-        mean = __fdiv_rn(mean, (float)a.ratio);
-        row[d] = mean;
-        sum = fmaf(mean, mean, sum);
-    }
+    const float sum = kv->index_encoding == KV_F32 ? pool_mean<float>(row, raw, kv->index_bytes, a.ratio, n, lane)
+                                                   : pool_mean<uint16_t>(row, raw, kv->index_bytes, a.ratio, n, lane);
     const float factor = 1.0f / sqrtf(warp_sum<WARP>(sum) / (float)n + a.eps);
     for (int32_t d = lane; d < n; d += WARP)
         row[d] = f_mul(f_mul(row[d], factor), a.w[d]);

@@ -56,7 +56,8 @@ template <int N> DEVICE uint32_t route_lowest(const uint32_t *key, uint32_t high
 }
 
 // N: experts a lane; lane has experts lane, lane + 32, ...
-template <int N> __global__ void __launch_bounds__(WARP) route_kernel(const __grid_constant__ struct route_args a)
+template <int N, bool SIGMOID>
+__global__ void __launch_bounds__(WARP) route_kernel(const __grid_constant__ struct route_args a)
 {
     const int32_t lane = threadIdx.x;
     const int64_t r = blockIdx.x;
@@ -76,9 +77,9 @@ template <int N> __global__ void __launch_bounds__(WARP) route_kernel(const __gr
     for (int n = 0; n < N; n++) {
         const int32_t e = lane + n * WARP;
         const float logit = p[n];
-        p[n] = e >= a.experts ? 0.0f : a.sigmoid ? f_sigmoid(logit) : expf(__fadd_rn(logit, -top));
+        p[n] = e >= a.experts ? 0.0f : SIGMOID ? f_sigmoid(logit) : expf(__fadd_rn(logit, -top));
         total = __fadd_rn(total, p[n]);
-        const float value = e < a.experts ? __fadd_rn(a.sigmoid ? p[n] : logit, a.bias ? a.bias[e] : 0.0f) : 0.0f;
+        const float value = e < a.experts ? __fadd_rn(SIGMOID ? p[n] : logit, a.bias ? a.bias[e] : 0.0f) : 0.0f;
         key[n] = e < a.experts ? route_key(value) : 0;
     }
     total = warp_sum<WARP>(total);
@@ -94,29 +95,33 @@ template <int N> __global__ void __launch_bounds__(WARP) route_kernel(const __gr
     float weight = 0, sum = 0;
     if (lane < a.slots) {
         const float logit = a.logits[r * a.ldl + mine];
-        weight = a.sigmoid ? f_sigmoid(logit) : __fdiv_rn(expf(__fadd_rn(logit, -top)), total);
+        weight = SIGMOID ? f_sigmoid(logit) : __fdiv_rn(expf(__fadd_rn(logit, -top)), total);
     }
     for (int32_t s = 0; s < a.slots; s++)
         sum = __fadd_rn(sum, __shfl_sync(WHOLE_WARP, weight, s));
-    sum = a.normalise ? (a.sigmoid ? __fadd_rn(sum, 1e-20f) : sum) : 1.0f;
+    sum = a.normalise ? (SIGMOID ? __fadd_rn(sum, 1e-20f) : sum) : 1.0f;
     if (lane < a.slots) {
         a.ids[r * a.slots + lane] = (int32_t)mine;
         a.weights[r * a.slots + lane] = f_mul(__fdiv_rn(weight, sum), a.factor);
     }
 }
 
+template <bool SIGMOID> static cudaError_t route_launch(cudaStream_t stream, const struct route_args *a, unsigned rows)
+{
+    if (a->experts <= 4 * WARP)
+        return launch(stream, rows, WARP, 0, route_kernel<4, SIGMOID>, *a);
+    if (a->experts <= 8 * WARP)
+        return launch(stream, rows, WARP, 0, route_kernel<8, SIGMOID>, *a);
+    if (a->experts <= 16 * WARP)
+        return launch(stream, rows, WARP, 0, route_kernel<16, SIGMOID>, *a);
+    return launch(stream, rows, WARP, 0, route_kernel<32, SIGMOID>, *a);
+}
+
 extern "C" cudaError_t cuda_route(cudaStream_t stream, const struct route_args *a, int rows)
 {
     if (a->slots > WARP || a->slots > a->experts || a->experts > ROUTE_MOST)
         return cudaErrorInvalidValue;
-    const unsigned grid = (unsigned)rows;
-    if (a->experts <= 4 * WARP)
-        return launch(stream, grid, WARP, 0, route_kernel<4>, *a);
-    if (a->experts <= 8 * WARP)
-        return launch(stream, grid, WARP, 0, route_kernel<8>, *a);
-    if (a->experts <= 16 * WARP)
-        return launch(stream, grid, WARP, 0, route_kernel<16>, *a);
-    return launch(stream, grid, WARP, 0, route_kernel<32>, *a);
+    return a->sigmoid ? route_launch<true>(stream, a, (unsigned)rows) : route_launch<false>(stream, a, (unsigned)rows);
 }
 
 // ---- moe_sum: a thread a vector ------------------------------------------------------------------------------------------------
