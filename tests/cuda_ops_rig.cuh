@@ -22,6 +22,7 @@ extern "C" {
 #include "kernels/cpu/ops.h"
 }
 
+// clang-format off
 #define RIG_OPS(X)                                                                                                     \
     X(norm)                                                                                                            \
     X(gated_norm)                                                                                                      \
@@ -31,6 +32,7 @@ extern "C" {
     X(hc_mix)                                                                                                          \
     X(hc_inject) X(streams_add) X(ngram) X(ple_gate) X(ple_add) X(conv) X(gdn) X(mamba) X(kv_append) X(index_pool)     \
         X(index_select) X(attention) X(route) X(moe_sum) X(rows) X(gather) X(save_streams) X(draw) X(accept) X(commit)
+// clang-format on
 #define RIG_DECLARE(op)                                                                                                \
     extern "C" const struct kernel kernel_##op##_portable;                                                             \
     extern "C" cudaError_t cuda_##op(cudaStream_t, const struct op##_args *, int);
