@@ -7,8 +7,8 @@
 
 #include "runtime/depth.h"
 
-enum { PROBE_EVERY = 24, QUIET_FIRST = 64, QUIET_MOST = 1024, QUIET_HOPEFUL = 8, SURE = 3 };
-static const double MARGIN = 1.02, NEAR = 0.85; // what drafts must promise, times none; what is worth a closer look
+enum { PROBE_EVERY = 24, QUIET_FIRST = 64, QUIET_MOST = 1024, QUIET_HOPEFUL = 8, QUIET_LONG = 256, SURE = 3 };
+static const double MARGIN = 1.02, NEAR = 0.95; // what drafts must promise, times none; what is worth a closer look
 
 void landing_init(struct landing *landing)
 {
@@ -166,6 +166,25 @@ void depth_plan(struct depth *d, struct depth_lane *lanes, int n, int row_limit)
             lanes[l].drafts--;
     }
     limit_rows(lanes, n, row_limit);
+}
+
+bool depth_hopeless(const struct depth *d)
+{
+    int n = 0;
+    for (int i = 1; i <= MAX_LANES; i++)
+        n = d->rounds[i] > d->rounds[n] ? i : n;
+    if (d->most < 1 || d->samples[n][0] < SURE || d->samples[n][1] < SURE)
+        return false;
+    const struct depth_lane lane = {.chance = d->prior.chance, .most = d->most};
+    for (int k = 1; k <= d->most; k++)
+        if (expected(&lane, k) / cost(d, n, k) > NEAR / cost(d, n, 0))
+            return false;
+    return true;
+}
+
+bool depth_quiet(const struct depth *d, int n)
+{
+    return d->pause[n] >= QUIET_LONG && !d->near[n];
 }
 
 void depth_learn(struct depth *d, int lanes, int drafts, int accepted, double seconds)

@@ -47,6 +47,11 @@ void depth_init(struct depth *depth, int most);
 // Fills in the drafts of n lanes, 1 <= n <= MAX_LANES. row_limit: most rows of the round, at least n.
 void depth_plan(struct depth *depth, struct depth_lane *lanes, int n, int row_limit);
 
+// Whether drafts of the head are so far from worth their time that not even its cache needs to be kept up: by what all streams
+// have shown (a new stream), and by what the rounds of n lanes have shown for long (one in its reply).
+bool depth_hopeless(const struct depth *depth);
+bool depth_quiet(const struct depth *depth, int n);
+
 // After a round: lanes, drafts of all of them, how many the luckiest lane had accepted, how long it took.
 void depth_learn(struct depth *depth, int lanes, int drafts, int accepted, double seconds);
 

@@ -35,7 +35,7 @@ struct slot {
     struct mirror table;    // uint32 [table_size] page by position / page
     uint32_t *tags;         // [table_size] generation of each page of the table
     int32_t mapped;         // pages in the table
-    uint32_t run, run_tag;  // first page of the run
+    uint32_t run;           // first page of the run
     uint32_t promise;       // pages that it may still claim
     int32_t draft;          // draft id, goes with the table: part of every graph key
     struct copy_index copy; // of its stream's tokens
@@ -70,6 +70,7 @@ struct engine {
     struct stream *flight_stream; // whose chunk that is, or NULL
     struct stream *first, *last;  // that wait for admission, in order
     struct depth depth;
+    int64_t openings;   // streams whose drafts are left to the engine
     double chunk_start; // of the chunk in flight
     bool chunk_beside;  // replies waited for it
     double owed;        // seconds that rounds must get before the next prompt chunk
@@ -95,11 +96,12 @@ struct stream {
     bool started;     // the prompt's draw has been made
     bool first_drawn; // first_token is what the prompt's last row draws
     int32_t first_token;
-    bool drafting;   // the head follows this stream
-    bool submitted;  // driven by engine_turn
-    bool ignore_end; // goes on after end tokens
-    int positions;   // most that it may hold
-    int32_t *prompt; // submitted: [prompt_count]
+    bool drafting;              // it may have drafts
+    bool follows, kept_follows; // the head follows it; and did when the state was kept
+    bool submitted;             // driven by engine_turn
+    bool ignore_end;            // goes on after end tokens
+    int positions;              // most that it may hold
+    int32_t *prompt;            // submitted: [prompt_count]
     int prompt_count;
     int reply_most;    // reply tokens at most
     int reply_from;    // position of the first reply token

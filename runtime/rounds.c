@@ -68,15 +68,19 @@ static struct depth_lane source(struct window *w)
     lane.most = !s->drafting ? 0 : wish < 0 || wish > model.window - 1 ? model.window - 1 : wish;
     lane.most = lane.most < room ? lane.most : room;
     memcpy(w->chance, s->landing.chance, sizeof w->chance);
-    if (lane.most < 1 || s->options.no_copy)
+    const int most = lane.most;
+    if (!s->follows)
+        lane.most = 0; // unless there is something to copy
+    if (most < 1 || s->options.no_copy)
         return lane;
     const struct lane *l = w->slot->lane;
     int32_t place = copy_index_find(&w->slot->copy, w->slot->tokens.host, l->length + 1);
     double copied[DEPTH_MAX];
     for (int i = 0; i < DEPTH_MAX; i++)
         copied[i] = s->copy_chance;
-    if (place > 0 && expected(copied, lane.most) > expected(w->chance, lane.most)) {
+    if (place > 0 && expected(copied, most) > expected(w->chance, lane.most)) {
         w->place = place;
+        lane.most = most;
         memcpy(w->chance, copied, sizeof copied);
     }
     return lane;
@@ -85,14 +89,18 @@ static struct depth_lane source(struct window *w)
 static void plan(struct engine *e, struct round *r)
 {
     struct depth_lane lanes[MAX_LANES];
-    bool head = false;
-    for (int i = 0; i < r->count; i++) {
+    for (int i = 0; i < r->count; i++)
         lanes[i] = source(&r->window[i]);
-        head = head || r->window[i].stream->drafting;
-    }
     int most_rows = e->options.round_rows ? e->options.round_rows : MAX_LANES * MAX_WINDOW, deepest = 0;
     depth_plan(&e->depth, lanes, r->count, most_rows);
+    bool head = false;
     for (int i = 0; i < r->count; i++) {
+        struct stream *s = r->window[i].stream;
+        if (s->follows && s->options.drafts < 0 && lanes[i].drafts == 0 && depth_quiet(&e->depth, r->count)) {
+            s->follows = false; // drafting has not paid for long: the head is left behind until the next turn
+            r->window[i].slot->lane->head_length = INT32_MAX;
+        }
+        head = head || s->follows || lanes[i].drafts > 0;
         r->window[i].drafts = lanes[i].drafts;
         deepest = lanes[i].drafts > deepest ? lanes[i].drafts : deepest;
     }

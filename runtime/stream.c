@@ -11,6 +11,8 @@
 extern int engine_test_no_drain;
 #endif
 
+enum { FOLLOW_EVERY = 8 };
+
 // ---- lanes -----------------------------------------------------------------------------------------------------------------
 
 static void reset_lane(struct stream *s)
@@ -23,7 +25,7 @@ static void reset_lane(struct stream *s)
                           .top_p = p->top_p,
                           .min_p = p->min_p,
                           .seed = p->seed,
-                          .head_length = s->drafting ? 0 : INT32_MAX,
+                          .head_length = s->follows ? 0 : INT32_MAX,
                           .penalties = s->history.list.device,
                           .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
@@ -55,6 +57,10 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
     s->options = *options;
     s->positions = options->positions > 0 && options->positions < e->context ? options->positions : e->context;
     s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
+    s->follows = s->drafting;
+    // Where drafts are known not to pay, one stream in a few still has the head follow it, to see whether that has changed.
+    if (s->drafting && options->drafts < 0 && depth_hopeless(&e->depth))
+        s->follows = e->openings++ % FOLLOW_EVERY == 0;
     s->landing = e->depth.prior;
     s->copy_chance = 0.9;
     bool ok = !penalties || history_open(&s->history, &options->sampling, model.vocabulary, s->positions, error);
@@ -229,6 +235,7 @@ static void keep_state(struct stream *s)
     }
     device_copy(s->kept_run, s->slot->lane->run, model.run_bytes);
     s->kept_length = s->slot->lane->length;
+    s->kept_follows = s->follows;
 }
 
 // Draws the token after the last row of the chunk that has just run.
@@ -262,7 +269,7 @@ bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, str
     lane->rows = *rows;
     lane->drafts = 0;
     if (!engine_map(e, s->slot, at + *rows + 1, error) ||
-        !engine_launch(e, s->drafting ? model.prompt : model.plain_prompt, &s->slot, 1, error))
+        !engine_launch(e, s->follows ? model.prompt : model.plain_prompt, &s->slot, 1, error))
         return false;
     e->counters.chunks++;
     e->counters.prompt_tokens += *rows;
@@ -419,7 +426,8 @@ int stream_rewind(struct stream *s)
     }
     device_copy(lane->run, s->kept_run, model.run_bytes);
     lane->length = kept;
-    lane->head_length = s->drafting ? kept - 1 : INT32_MAX; // its last cell read the token that may differ now
+    s->follows = s->kept_follows;
+    lane->head_length = s->follows ? kept - 1 : INT32_MAX; // its last cell read the token that may differ now
     lane->fold = 0;
     lane->streams_base = kept > MAX_WINDOW ? kept - MAX_WINDOW : 0;
     copy_index_reset(&s->slot->copy);

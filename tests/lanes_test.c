@@ -51,7 +51,7 @@ static bool load_prompts(void)
         if (p->count < 1 || p->count > IDS)
             continue;
         for (int k = 0; k < p->count; k++)
-            p->ids[k] = (int32_t)json_integer_value(json_array_get(ids, (size_t)k));
+            p->ids[k] = (int32_t)(json_integer_value(json_array_get(ids, (size_t)k)) % model.vocabulary);
         count++;
     }
     json_decref(list);
@@ -369,7 +369,7 @@ static void refusals(void)
 static bool penalised(struct engine *e, int drafts, bool company, struct reply *r, struct logprobs *logprobs,
                       struct error *error)
 {
-    static const struct token_bias bias[] = {{300, 2}, {301, -3}};
+    const struct token_bias bias[] = {{300 % model.vocabulary, 2}, {301 % model.vocabulary, -3}};
     struct stream_options o = options_of(1, true, drafts), other = options_of(2, false, 3);
     struct stream *s = NULL, *beside = NULL;
     o.sampling.presence = 0.5f;
@@ -448,7 +448,7 @@ static void beside(void)
     char detail[DETAIL];
     snprintf(detail, sizeof detail, "rounds %.1f ms, chunks %.1f ms (%lld); %s", rounds * 1e3, chunks * 1e3,
              (long long)(after.chunks - before.chunks), error.text);
-    ok(good && after.chunks - before.chunks >= 28, "a long prompt is read in busy chunks beside a reply", detail);
+    ok(good && after.chunks - before.chunks >= 20, "a long prompt is read in busy chunks beside a reply", detail);
     ok(good && rounds > 0.4 * (rounds + chunks), "and the reply keeps its share of the time", detail);
     printf("# share of the reply %.2f, longest gap %.1f ms\n", rounds / (rounds + chunks),
            1e3 * stream_counters(a)->longest_gap);

@@ -220,7 +220,7 @@ bool exec_sync(struct exec *exec, struct error *error)
 void *device_alloc(int64_t bytes, const char *what, struct error *error)
 {
     (void)what;
-    void *memory = !error && toy_chance(faults.allocation) ? NULL : calloc(1, (size_t)bytes + 64);
+    void *memory = (!error || faults.armed) && toy_chance(faults.allocation) ? NULL : calloc(1, (size_t)bytes + 64);
     if (!memory)
         error_set(error, "no memory");
     return memory;

@@ -142,17 +142,17 @@ ROUND(5)
     {                                                                                                                  \
         .name = #title, .rows = k, .launches = 1, .emit = title                                                        \
     }
-    static const struct program toy_programs[] = {
-        PROGRAM(plain_prompt, TOY_CHUNK),
-        PROGRAM(prompt, TOY_CHUNK),
-        PROGRAM(tail, TAIL),
-        PROGRAM(plain_round, TOY_LANES),
-        {.name = "round_0", .rows = 4, .drafts = 0, .launches = 1, .emit = round_0},
-        {.name = "round_1", .rows = 8, .drafts = 1, .launches = 1, .emit = round_1},
-        {.name = "round_2", .rows = 12, .drafts = 2, .launches = 1, .emit = round_2},
-        {.name = "round_3", .rows = 16, .drafts = 3, .launches = 1, .emit = round_3},
-        {.name = "round_4", .rows = 20, .drafts = 4, .launches = 1, .emit = round_4},
-        {.name = "round_5", .rows = 24, .drafts = 5, .launches = 1, .emit = round_5},
+static const struct program toy_programs[] = {
+    PROGRAM(plain_prompt, TOY_CHUNK),
+    PROGRAM(prompt, TOY_CHUNK),
+    PROGRAM(tail, TAIL),
+    PROGRAM(plain_round, TOY_LANES),
+    {.name = "round_0", .rows = 4, .drafts = 0, .launches = 1, .emit = round_0},
+    {.name = "round_1", .rows = 8, .drafts = 1, .launches = 1, .emit = round_1},
+    {.name = "round_2", .rows = 12, .drafts = 2, .launches = 1, .emit = round_2},
+    {.name = "round_3", .rows = 16, .drafts = 3, .launches = 1, .emit = round_3},
+    {.name = "round_4", .rows = 20, .drafts = 4, .launches = 1, .emit = round_4},
+    {.name = "round_5", .rows = 24, .drafts = 5, .launches = 1, .emit = round_5},
 };
 static const struct program *const programs[] = {
     &toy_programs[0], &toy_programs[1], &toy_programs[2], &toy_programs[3], &toy_programs[4],
