@@ -213,7 +213,7 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
             *error = cause;
         return false;
     }
-    *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING) || (e->first && free_slot(e));
+    *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING); // who waits now waits for a stream to be closed
     return true;
 }
 

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GRAPHS = 512 };
-static const int64_t GRAPH_BYTES = 256 << 20;
 static const float DECODE_SHARE = 0.25f, MOST_SHARE = 0.9f;
 
 static bool choose_pace(struct engine *e, struct error *error)
@@ -185,16 +183,16 @@ static bool open_lanes(struct engine *e, struct error *error)
     return check_plan(e, error);
 }
 
-// The common keys: each lane alone, and all of them.
+// The common keys: each lane alone, and all of them, as far as the budget goes.
 static void warm(struct engine *e)
 {
     struct slot *all[MAX_LANES];
-    for (int i = 0; i < e->lanes; i++) {
+    for (int i = 0; i < e->lanes; i++)
         all[i] = &e->slot[i];
-        engine_warm(e, &all[i], 1);
-    }
     if (e->lanes > 1 && engine_lane_count(e->lanes) == e->lanes)
         engine_warm(e, all, e->lanes);
+    for (int i = 0; i < e->lanes; i++)
+        engine_warm(e, &all[i], 1);
 }
 
 static bool open_all(struct engine *e, struct error *error)
@@ -206,7 +204,7 @@ static bool open_all(struct engine *e, struct error *error)
     e->exec = exec_open(&options, error);
     if (!e->exec)
         return false;
-    e->graphs = graph_store_open(GRAPH_BYTES, GRAPHS);
+    e->graphs = graph_store_open(GRAPH_BYTES, GRAPH_COUNT);
     if (!e->graphs)
         return error_set(error, "no memory to start");
     depth_init(&e->depth, model.window - 1);

@@ -176,7 +176,7 @@ struct request {
 bool stream_submit(struct engine *engine, struct stream **out, const struct request *request, struct error *error);
 
 // One turn: cancels, admission (first come, first served), one prompt chunk unless replies are owed time, one round. *busy: there
-// is more to do. False only when the engine can serve no more; what befalls one stream is told by its phase.
+// is more to do, now. Not while all that there is waits for a lane or pages that a stream to be closed holds. False only when the engine can serve no more; what befalls one stream is told by its phase.
 bool engine_turn(struct engine *engine, bool *busy, struct error *error);
 
 enum stream_phase stream_phase(const struct stream *stream);

@@ -11,6 +11,8 @@
 int engine_test_shared_table, engine_test_no_drain;
 #endif
 
+static const int64_t GRAPHS_WARM = GRAPH_BYTES / 2;
+
 int engine_lane_count(int n)
 {
     int count = 1;
@@ -69,8 +71,8 @@ void engine_warm(struct engine *e, struct slot *const *slots, int count)
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];
         const bool prompt = p == model.plain_prompt || p == model.prompt || p == model.tail_program;
-        if (prompt && count > 1)
-            continue;
+        if ((prompt && count > 1) || graph_store_bytes(e->graphs) > GRAPHS_WARM)
+            continue; // half of the budget is for what is seen later
         struct graph_key key = key_of(e, p, &b, slots);
         graph_store_warm(e->graphs, e->exec, &key, &b);
     }

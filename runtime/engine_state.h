@@ -21,6 +21,8 @@
 #include "runtime/weights.h"
 #include <stdatomic.h>
 
+enum { GRAPH_COUNT = 512, GRAPH_BYTES = 256 << 20 }; // what the graph store may keep
+
 // What host and device exchange once a round: the host pushes the lanes before it and pulls everything after it.
 struct round_block {
     struct lane lane[MAX_LANES];

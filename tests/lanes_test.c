@@ -92,11 +92,12 @@ static bool first(struct stream *s, const struct prompt *p, struct reply *r, str
     return true;
 }
 
-static bool make_alone(void)
+static bool make_alone(const char *kv_cache)
 {
+    memset(alone, 0, sizeof alone);
     struct engine *e;
     struct error error;
-    struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .eager = true};
+    struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .eager = true, .kv_cache = kv_cache};
     bool good = engine_open(&e, &options, &error);
     for (int p = 0; good && p < PROMPTS; p++)
         for (int way = 0; good && way < 2; way++) {
@@ -233,6 +234,24 @@ static void staggered(void)
         struct engine_options options = {.threads = 2, .page = pages[o], .page_order = orders[o]};
         snprintf(name, sizeof name, "staggered, pages of %d, %s", pages[o], orders[o]);
         scene(&options, part, 12, name);
+    }
+}
+
+// The other encodings of the cache: other bits, the same contract.
+static void encodings(void)
+{
+    static const char *const kinds[] = {"bf16", "fp8"};
+    char name[100];
+    for (int k = 0; k < 2; k++) {
+        struct part part[6] = {0};
+        for (int i = 0; i < 6; i++)
+            part[i] = (struct part){.prompt = i, .drafts = i % 3 - 1, .arrives = 2 * i, .sampled = i % 2};
+        struct engine_options options = {.threads = 2, .page = 8, .page_order = "shuffled", .kv_cache = kinds[k]};
+        snprintf(name, sizeof name, "staggered, a cache of %s", kinds[k]);
+        if (make_alone(kinds[k]))
+            scene(&options, part, 6, name);
+        else
+            ok(false, name, "");
     }
 }
 
@@ -460,7 +479,7 @@ static void beside(void)
 int main(void)
 {
     ok(load_prompts(), "prompts are loaded", "");
-    ok(make_alone(), "replies of streams alone", "");
+    ok(make_alone(NULL), "replies of streams alone", "");
     lane_counts();
     equal_prompts();
     staggered();
@@ -470,6 +489,7 @@ int main(void)
     refusals();
     penalties();
     beside();
+    encodings();
     printf("1..%d\n", tests);
     return failures != 0;
 }
