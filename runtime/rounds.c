@@ -86,6 +86,31 @@ static struct depth_lane source(struct window *w)
     return lane;
 }
 
+// The head's chain is as long as the deepest window, so a deep copied window beside a lane that the head drafts for would
+// pay for drafts that nobody wanted. Either the copies are cut to the head's depth or the head rests: what promises more tokens.
+static void balance(struct round *r, struct depth_lane *lanes)
+{
+    double cut = 0, rest = 0;
+    int deepest = 0;
+    for (int i = 0; i < r->count; i++)
+        if (!r->window[i].place && lanes[i].drafts > deepest)
+            deepest = lanes[i].drafts;
+    for (int i = 0; i < r->count && deepest > 0; i++) {
+        const struct depth_lane *l = &lanes[i];
+        const bool copies = r->window[i].place > 0;
+        cut += expected(l->chance, !copies || l->fixed || l->drafts < deepest ? l->drafts : deepest);
+        rest += expected(l->chance, copies || l->fixed ? l->drafts : 0);
+    }
+    for (int i = 0; i < r->count && deepest > 0; i++) {
+        if (lanes[i].fixed)
+            continue;
+        if (r->window[i].place > 0 && cut > rest && lanes[i].drafts > deepest)
+            lanes[i].drafts = deepest;
+        else if (!r->window[i].place && rest >= cut)
+            lanes[i].drafts = 0;
+    }
+}
+
 static void plan(struct engine *e, struct round *r)
 {
     struct depth_lane lanes[MAX_LANES];
@@ -93,6 +118,7 @@ static void plan(struct engine *e, struct round *r)
         lanes[i] = source(&r->window[i]);
     int most_rows = e->options.round_rows ? e->options.round_rows : MAX_LANES * MAX_WINDOW, deepest = 0;
     depth_plan(&e->depth, lanes, r->count, most_rows);
+    balance(r, lanes);
     bool head = false;
     for (int i = 0; i < r->count; i++) {
         struct stream *s = r->window[i].stream;

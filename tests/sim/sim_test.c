@@ -7,7 +7,6 @@
 
 #include "runtime/engine_state.h"
 #include "tests/sim/toy.h"
-#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -332,10 +331,13 @@ static void ok(bool good, const char *name, const char *detail)
         printf("# %s\n", detail);
 }
 
+static uint64_t running; // the seed that is played
+
 static int64_t run(uint64_t seed, int64_t rounds, struct episode *x, int64_t *replies)
 {
     int64_t done = 0;
     for (; done < rounds; seed++) {
+        running = seed;
         done += 1 + play(x, seed);
         *replies += x->replies;
         if (x->finding[0])
@@ -369,6 +371,17 @@ static void red(const char *name, bool *fault, int *hook)
     ok(child > 0 && status != 0, text, "nothing was found");
 }
 
+// A crash must name its seed too.
+static void crashed(int number)
+{
+    char text[100];
+    int n = snprintf(text, sizeof text, "not ok %d - crashed by signal %d\n# seed %llu\n", tests + 1, number,
+                     (unsigned long long)running);
+    if (write(1, text, (size_t)n) < 0)
+        _exit(3);
+    _exit(2);
+}
+
 int main(int argc, char **argv)
 {
     static struct episode x;
@@ -387,6 +400,11 @@ int main(int argc, char **argv)
     red("memory that is used again before the target drained", NULL, &engine_test_no_drain);
     red("a window that is committed twice", &faults.commit_twice, NULL);
     red("a state that holds drafted rows", &faults.drafted_state, NULL);
+    fflush(stdout);
+    signal(SIGABRT, crashed);
+    signal(SIGSEGV, crashed);
+    if (!freopen("/dev/null", "w", stderr)) // every failed capture is said there
+        return 1;
     int64_t done = run(1, rounds, &x, &replies);
     char name[160], detail[800];
     snprintf(name, sizeof name, "%lld rounds, %lld replies: each is its own, everything comes back", (long long)done,
