@@ -271,7 +271,7 @@ static void tick(struct episode *x, bool arrivals)
     if (arrivals && !c->stream && toy_below(3) == 0)
         arrive(x, c, toy_below(5) == 0);
     c = &x->client[toy_below(CLIENTS)];
-    if (c->stream && !c->direct && toy_below(40) == 0) {
+    if (c->stream && !c->direct && toy_below(16) == 0) {
         stream_cancel(c->stream);
         if (toy_below(2)) // or it just goes, chunk in flight or not
         {
