@@ -25,7 +25,7 @@ local function weight(r)
         r.k, r.data_offset, r.scale_offset or -1, r.global_offset or -1, r.data_stride or 0, r.scale_stride or 0)
 end
 
--- C text of one operand. constants: collects arrays that the file defines once.
+-- C text of one operand. constants: collects the tables that operands point to.
 local function operand(kind, v, program, constants)
     if kind == "int" then return tostring(math.tointeger(v)) end
     if kind == "float" then return float(v) end
@@ -64,33 +64,38 @@ end
 
 -- ---- constant arrays --------------------------------------------------------------------------------------------------------
 
+-- Small tables that kernels read. They lie in one block that the runtime puts where kernels see it.
 local Constants = {}
 Constants.__index = Constants
 
-function Constants:array(key, type, items)
-    if not self[key] then
-        local name = "constant_" .. #self
-        self[key] = name
-        self[#self + 1] = string.format("static const %s %s[%d] = {%s};\n", type, name, #items, table.concat(items, ", "))
+function Constants.new() return setmetatable({ bytes = 0, data = {}, at = {} }, Constants) end
+
+-- C text of the array's address; `data` are its bytes.
+function Constants:place(key, type, data)
+    if not self.at[key] then
+        self.at[key] = self.bytes
+        local padded = data .. string.rep("\0", -#data % 64)
+        self.data[#self.data + 1] = padded
+        self.bytes = self.bytes + #padded
     end
-    return self[key]
+    return string.format("C(%s, %d)", type, self.at[key])
 end
 
 -- theta^(-2i/rotary), rounded to fp32 at each step as the reference does.
 function Constants:frequencies(rotary, theta)
     local items = {}
     for i = 0, rotary // 2 - 1 do
-        local exponent = string.unpack("f", string.pack("f", 2 * i / rotary))
-        local power = string.unpack("f", string.pack("f", theta ^ exponent))
-        items[#items + 1] = float(string.unpack("f", string.pack("f", 1.0 / power)))
+        local exponent = string.unpack("<f", string.pack("<f", 2 * i / rotary))
+        local power = string.unpack("<f", string.pack("<f", theta ^ exponent))
+        items[#items + 1] = string.pack("<f", 1.0 / power)
     end
-    return self:array("f" .. rotary .. " " .. theta, "float", items)
+    return self:place("f" .. rotary .. " " .. theta, "float", table.concat(items))
 end
 
 function Constants:int64s(list)
     local items = {}
-    for i, v in ipairs(list) do items[i] = string.format("%d", v) end
-    return self:array("i" .. table.concat(items, " "), "int64_t", items)
+    for i, v in ipairs(list) do items[i] = string.pack("<i8", v) end
+    return self:place("i" .. table.concat(list, " "), "int64_t", table.concat(items))
 end
 
 -- ---- files -------------------------------------------------------------------------------------------------------------------
@@ -148,6 +153,7 @@ local PRELUDE <const> = [[
 #define F(offset) ((float *)(void *)(b->arena + (offset)))
 #define I(offset) ((int32_t *)(void *)(b->arena + (offset)))
 #define V(offset) ((const float *)(const void *)(b->weights + (offset)))
+#define C(type, offset) ((const type *)(const void *)(b->constants + (offset)))
 #define RUN(op, number, rows, ...) \
     exec_launch(e, KERNEL_##op, &(const struct op##_args){__VA_ARGS__}, sizeof(struct op##_args), number, rows)
 
@@ -192,8 +198,10 @@ function emit.programs(model, write)
     local kv, totals = emit.kv(model)
     model.kv_bytes = totals
     local declarations = { emit.header(model), "\n#ifndef PROGRAMS_H\n#define PROGRAMS_H\n\n#include \"runtime/model.h\"\n\n" }
+    local constants = Constants.new()
+    model.constants = constants
     for _, p in ipairs(model.programs) do
-        local constants, body = setmetatable({}, Constants), {}
+        local body = {}
         program_text(p, constants, function(s) body[#body + 1] = s end)
         p.bytes, p.flops = 0, 0
         local table_text = {}
@@ -205,7 +213,7 @@ function emit.programs(model, write)
         end
         local uses_kv = table.concat(body):find("kv_layouts", 1, true)
         write("program_" .. p.name .. ".c", table.concat {
-            emit.header(model), PRELUDE, "\n", uses_kv and kv or "", table.concat(constants, ""), table.concat(body),
+            emit.header(model), PRELUDE, "\n", uses_kv and kv or "", table.concat(body),
             string.format("\nstatic const struct model_op ops[%d] = {\n%s};\n", #p.ops, table.concat(table_text)),
             string.format("\nconst struct program %s_program = {\n    .name = \"%s\", .rows = %d, .drafts = %d, .launches = %d, "
                 .. ".bytes = %d, .flops = %d, .ops = ops, .emit = program_%s,\n};\n", p.name, p.name,

@@ -23,6 +23,11 @@ local function arrays(model)
     local function add(format, ...) out[#out + 1] = string.format(format, ...) end
     local layout = model.layout
     add("static const struct pack_entry entries[%d] = {\n%s};\n", #layout.entries, pack.c_entries(layout))
+    local words = {}
+    for word in table.concat(model.constants.data):gmatch("........") do
+        words[#words + 1] = string.format("%s0x%016x", #words % 6 == 0 and "\n    " or " ", (string.unpack("<I8", word)))
+    end
+    add("static const uint64_t constants[%d] = {%s};\n", math.max(1, #words), #words > 0 and table.concat(words, ",") or "0")
     local facts = {}
     for _, f in ipairs(model.facts) do facts[#facts + 1] = string.format("    {%s, %s},\n", quote(f[1]), quote(f[2])) end
     add("static const struct model_fact facts[%d] = {\n%s};\n", #facts, table.concat(facts))
@@ -100,6 +105,8 @@ local function structure(model, table_count)
     field("table_bytes", layout.table_bytes)
     field("tables", "tables")
     field("table_count", table_count)
+    field("constants", "constants")
+    field("constant_bytes", model.constants.bytes)
     field("facts", "facts")
     field("fact_count", #model.facts)
     return table.concat(out)

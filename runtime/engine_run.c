@@ -26,6 +26,7 @@ static struct bind bind_lanes(struct engine *e, struct slot *const *slots, int c
     struct round_block *block = e->block.device;
     struct bind b = {.arena = e->arena,
                      .weights = e->weights.resident,
+                     .constants = e->weights.constants.device,
                      .pass = e->passes.device,
                      .rows = e->weights.rows.device,
                      .result = block->result,

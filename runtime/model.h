@@ -17,7 +17,8 @@ enum pass_name { PASS_TRUNK, PASS_HEAD, PASS_LAST, PASS_TAIL, PASS_COUNT };
 // Everything a program binds: pointers that identify. Contents change between rounds; pointers are what a graph captures.
 struct bind {
     uint8_t *arena;
-    const uint8_t *weights; // the pack's resident section
+    const uint8_t *weights;   // the pack's resident section
+    const uint8_t *constants; // small tables of the programs
     struct lane_set lanes;
     struct pass *pass;             // [PASS_COUNT]
     const struct row_source *rows; // the n-gram tables, or NULL
@@ -76,6 +77,8 @@ struct model {
     int64_t weight_bytes, table_bytes; // resident section, table section
     const int32_t *tables;             // entry numbers of the n-gram tables
     int32_t table_count;
+    const uint64_t *constants; // small tables of the programs
+    int64_t constant_bytes;
     const struct model_fact *facts;
     int32_t fact_count;
 };

@@ -11,6 +11,7 @@
 struct weights {
     const uint8_t *resident; // as kernels see it
     struct mirror rows;      // struct row_source [model.table_count]
+    struct mirror constants; // the programs' small tables
     void *memory[2];         // what a GPU holds: resident section, table section
     int64_t memory_bytes[2];
     bool table_on_host; // GPU: the table section lies in pinned host memory
@@ -23,5 +24,8 @@ bool weights_place(struct weights *weights, const struct pack *pack, struct erro
 bool weights_synthetic(struct weights *weights, struct pack *pack, const struct pack_shape *shape, struct error *error);
 
 void weights_release(struct weights *weights);
+
+// Puts the programs' small tables where kernels see them.
+bool weights_constants(struct weights *weights, struct error *error);
 
 #endif

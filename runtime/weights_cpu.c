@@ -7,7 +7,8 @@
 
 bool weights_place(struct weights *weights, const struct pack *pack, struct error *error)
 {
-    if (!mirror_open(&weights->rows, (model.table_count + 1) * (int64_t)sizeof(struct row_source), "the table list",
+    if (!weights_constants(weights, error) ||
+        !mirror_open(&weights->rows, (model.table_count + 1) * (int64_t)sizeof(struct row_source), "the table list",
                      error))
         return false;
     weights->resident = pack->weights;
@@ -25,5 +26,6 @@ bool weights_synthetic(struct weights *weights, struct pack *pack, const struct 
 void weights_release(struct weights *weights)
 {
     mirror_close(&weights->rows);
+    mirror_close(&weights->constants);
     weights->resident = NULL;
 }

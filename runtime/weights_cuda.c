@@ -80,7 +80,8 @@ static bool allocate(struct weights *w, struct error *error)
 
 static bool place_rows(struct weights *w, struct error *error)
 {
-    if (!mirror_open(&w->rows, (model.table_count + 1) * (int64_t)sizeof(struct row_source), "the table list", error))
+    if (!weights_constants(w, error) ||
+        !mirror_open(&w->rows, (model.table_count + 1) * (int64_t)sizeof(struct row_source), "the table list", error))
         return false;
     struct row_source *rows = w->rows.host;
     for (int i = 0; i < model.table_count; i++) {
@@ -121,6 +122,7 @@ bool weights_synthetic(struct weights *w, struct pack *pack, const struct pack_s
 void weights_release(struct weights *w)
 {
     mirror_close(&w->rows);
+    mirror_close(&w->constants);
     device_free(w->memory[0], w->memory_bytes[0]);
     if (w->table_on_host)
         cudaFreeHost(w->memory[1]);
