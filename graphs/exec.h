@@ -56,6 +56,9 @@ bool exec_sync(struct exec *exec, struct error *error);
 // Adds each launch's time to seconds[number] until called with NULL. Launches then run one by one.
 void exec_profile(struct exec *exec, double *seconds);
 
+// Whether launches are timed one by one, which a replayed graph cannot be on every target.
+bool exec_profiling(const struct exec *exec);
+
 // CPU: the thread pool, for measurements that need the same threads. NULL on a GPU.
 struct pool;
 struct pool *exec_pool(struct exec *exec);

@@ -112,6 +112,11 @@ void exec_profile(struct exec *exec, double *seconds)
     exec->seconds = seconds;
 }
 
+bool exec_profiling(const struct exec *exec)
+{
+    return exec->seconds != NULL;
+}
+
 const char *const *exec_available(void)
 {
     static const char *const none[] = {NULL};

@@ -188,7 +188,9 @@ void graph_store_run(struct graph_store *store, struct exec *exec, const struct 
     struct graph_key k = canonical(key);
     uint64_t hash = hash_of(&k), *seen = &store->seen[hash % SEEN];
     struct entry *e = find(store, &k, hash);
-    if (!e && *seen == hash)
+    if (exec_profiling(exec))
+        e = NULL;
+    else if (!e && *seen == hash)
         e = capture(store, exec, &k, hash, bind);
     if (!e) {
         *seen = hash;

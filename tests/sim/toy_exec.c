@@ -208,6 +208,12 @@ int exec_recording_launches(const struct recording *r)
     return r->launches;
 }
 
+bool exec_profiling(const struct exec *exec)
+{
+    (void)exec;
+    return false;
+}
+
 bool exec_sync(struct exec *exec, struct error *error)
 {
     (void)exec, (void)error;
