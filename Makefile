@@ -130,7 +130,7 @@ common: $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)
 
 # The set of generated files is known only after the generator ran, so a second make compiles them.
 $(DIR)/$(NAME): $(GEN)/stamp $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS) $(B)/packer $(if $(CHECKPOINT),,$(DIR)/$(NAME).pack)
-	@$(MAKE) --no-print-directory -f .ci/model.mk DIR=$(DIR) NAME=$(NAME) CC="$(CC)" CFLAGS="$(BASE) -O1 -I$(GEN)" LIBS="$(LIBS)" \
+	+@$(MAKE) --no-print-directory -f .ci/model.mk DIR=$(DIR) NAME=$(NAME) CC="$(CC)" CFLAGS="$(BASE) -O1 -I$(GEN)" LIBS="$(LIBS)" \
 	    OBJECTS="$(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)"
 
 $(B)/packer: $(PACKER_OBJECTS)

@@ -43,7 +43,7 @@ $(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h graphs/*.h kernels/cp
 
 test: deps-test
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory MODEL=flashnext NAME=flashnext CHECKPOINT= all $(TEST_BINARIES)
+	@$(MAKE) --no-print-directory -j$$(nproc) MODEL=flashnext NAME=flashnext CHECKPOINT= all $(TEST_BINARIES)
 	@prove --exec '' --timer $(TEST_SCRIPTS) $(TEST_BINARIES)
 
 # The sources are found rather than asked of git, so that an unpacked archive can be tested too.
