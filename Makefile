@@ -92,7 +92,7 @@ deps-test:
 # The generator leaves unchanged files alone, so running it always is cheap and never rebuilds for nothing.
 $(GEN)/stamp: FORCE | deps
 	@mkdir -p $(GEN)
-	@$(LUA) gen/main.lua --model $(MODEL) --checkpoint $(SRC) --out $(GEN) --name $(NAME) --lanes $(LANES) --window $(WINDOW) \
+	@$(LUA) gen/main.lua $(if $(MODEL),--model $(MODEL)) --checkpoint $(SRC) --out $(GEN) --name $(NAME) --lanes $(LANES) --window $(WINDOW) \
 	    --chunk $(CHUNK) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(RECIPE),--recipe $(RECIPE)) \
 	    $(if $(PERMUTE),--permute $(PERMUTE)) $(if $(filter 0,$(FUSE)),--no-fuse) $(if $(CHECKPOINT),,--embed)
 	@touch $@

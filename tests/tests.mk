@@ -55,3 +55,16 @@ lint: deps-test
 # Rewrites the golden text of generated programs.
 golden-update:
 	@tests/generator.t --update
+
+# On a machine with a GPU: kernels against the CPU target's, reference folders against transformers, under the sanitizers too.
+GPU_FOLDERS := $(patsubst %/bf16.json,%,$(wildcard tests/fixtures/reference/*/bf16.json))
+GPU_OUT     := build/cuda-test
+SANITIZER   ?= compute-sanitizer --error-exitcode 9
+test-gpu: deps-test
+	@$(MAKE) --no-print-directory -f kernels/cuda/test.mk matrix-gpu
+	@$(MAKE) --no-print-directory -f kernels/cuda/test_ops.mk gpu
+	@for f in $(GPU_FOLDERS); do $(MAKE) --no-print-directory -s TARGET=cuda B=build/cuda MODEL= CHECKPOINT=$$f NAME=reference-$${f##*/} || exit 1; done
+	@prove --exec '' --timer $(GPU_OUT)/matrix $(GPU_OUT)/cuda_ops_test
+	@$(LUA) tests/gpu/reference.lua $(GPU_FOLDERS)
+	@for t in memcheck initcheck synccheck racecheck; do \
+	    $(SANITIZER) --tool $$t build/cuda/reference-fn-tiny/reference-fn-tiny eval --tokens 3,4,5,6,7,8,9 --greedy 4 --eager || exit 1; done
