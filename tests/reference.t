@@ -9,19 +9,12 @@
 package.path = "tests/lib/?.lua;" .. package.path
 local cjson = require "cjson"
 local reference = require "reference"
+local tap = require "tap"
 
 -- Largest absolute difference of logits (their spread is 1.2 to 2.7): fp32 sums in another order.
 local BOUND <const>, QUANTISED_BOUND <const> = 2e-3, 3e-3
 local MARGIN <const> = 0.01
 local OUT <const> = "build/tests/reference/"
-
-local count, failures = 0, 0
-local function ok(good, name, detail)
-    count = count + 1
-    if not good then failures = failures + 1 end
-    print((good and "ok " or "not ok ") .. count .. " - " .. name)
-    if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-end
 
 local function capture(command)
     local pipe = io.popen("exec 2>&1; " .. command)
@@ -90,8 +83,8 @@ local function prompts_agree(binary, name, e, isa, bound)
         local line = printed:match("([%d ]+)\n?$") or ""
         if g and p < 6 then greedy = greedy or wrong_greedy(line, g.values, e["margin_" .. p].values) end
     end
-    ok(worst <= bound, string.format("%s, %s: logits within %.0e", name, isa, bound), "largest difference " .. worst)
-    if e.greedy_0 then ok(not greedy, name .. ", " .. isa .. ": greedy ids", "token " .. tostring(greedy) .. " differs") end
+    tap.ok(worst <= bound, string.format("%s, %s: logits within %.0e", name, isa, bound), "largest difference " .. worst)
+    if e.greedy_0 then tap.ok(not greedy, name .. ", " .. isa .. ": greedy ids", "token " .. tostring(greedy) .. " differs") end
 end
 
 local function chunks_agree(binary, name, e, isa)
@@ -103,7 +96,7 @@ local function chunks_agree(binary, name, e, isa)
             same = same and eval(binary, ids, rows, string.format("--chunk %d --threads %d --isa %s", chunk, threads, isa)) == whole
         end
     end
-    ok(same, name .. ", " .. isa .. ": the same bytes for chunks of 1, 7, 64 and all, 1 and 2 threads")
+    tap.ok(same, name .. ", " .. isa .. ": the same bytes for chunks of 1, 7, 64 and all, 1 and 2 threads")
 end
 
 -- Family of a folder, as a user would say it after reading config.json.
@@ -117,13 +110,13 @@ local folders = {}
 for folder in (os.getenv("PIANOLA_REFERENCE") or "tests/fixtures/reference,../shared/reference"):gmatch("[^,]+") do
     for _, path in ipairs(list(folder)) do folders[#folders + 1] = path end
 end
-ok(#folders > 0, "there are reference folders")
+tap.ok(#folders > 0, "there are reference folders")
 for i, path in ipairs(folders) do
     local name = path:match("([^/]+)$")
     local build = "reference-" .. name
     local good, text = capture(string.format("make -s MODEL=%s CHECKPOINT=%s NAME=%s", family(path), path, build))
     local binary = "build/" .. build .. "/" .. build
-    ok(good and exists(binary), name .. " builds", text)
+    tap.ok(good and exists(binary), name .. " builds", text)
     if good then
         local e = reference.load(path .. "/expected.safetensors")
         local bound = (name:find("mlx") or name:find("nvfp4")) and QUANTISED_BOUND or BOUND
@@ -134,5 +127,4 @@ for i, path in ipairs(folders) do
         end
     end
 end
-print("1.." .. count)
-os.exit(failures == 0 and 0 or 1)
+tap.done()

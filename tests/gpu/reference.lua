@@ -7,17 +7,9 @@
 package.path = "tests/lib/?.lua;" .. package.path
 local cjson = require "cjson"
 local reference = require "reference"
+local tap = require "tap"
 
 local OUT <const> = "build/tests/gpu/"
-local count, failures = 0, 0
-
-local function ok(good, name, detail)
-    count = count + 1
-    if not good then failures = failures + 1 end
-    print((good and "ok " or "not ok ") .. count .. " - " .. name)
-    if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-end
-
 local function read(path)
     local f = io.open(path, "rb")
     if not f then return "" end
@@ -60,7 +52,7 @@ local function folder(path, binary)
         local ids, logits, greedy = e["prompt_" .. p].values, e["logits_" .. p], e["greedy_" .. p]
         local _, printed = eval(binary, ids, logits.shape[1], greedy and "--greedy " .. #greedy.values or "")
         local distance = relative(reference.floats(OUT .. "logits"), logits.values)
-        ok(distance <= yardstick[p + 1], string.format("%s, prompt %d: %.1e away, bf16 %.1e", name, p, distance, yardstick[p + 1]),
+        tap.ok(distance <= yardstick[p + 1], string.format("%s, prompt %d: %.1e away, bf16 %.1e", name, p, distance, yardstick[p + 1]),
             read(OUT .. "err"))
         local wrong, i = nil, 0
         for id in printed:gmatch("%d+") do
@@ -70,12 +62,12 @@ local function folder(path, binary)
                 break
             end
         end
-        if greedy then ok(not wrong, name .. ", prompt " .. p .. ": greedy ids") end
+        if greedy then tap.ok(not wrong, name .. ", prompt " .. p .. ": greedy ids") end
     end
     local ids, rows = e.prompt_5.values, e.logits_5.shape[1]
     local whole = eval(binary, ids, rows)
     for _, options in ipairs { "--chunk 1", "--chunk 7", "--chunk 64", "--eager", "--page 4", "--page 16" } do
-        ok(#whole > 0 and eval(binary, ids, rows, options) == whole, name .. ": the same bytes with " .. options)
+        tap.ok(#whole > 0 and eval(binary, ids, rows, options) == whole, name .. ": the same bytes with " .. options)
     end
 end
 
@@ -84,5 +76,4 @@ for _, path in ipairs(arg) do
     local name = path:match("([^/]+)/?$")
     folder(path, string.format("build/cuda/reference-%s/reference-%s", name, name))
 end
-print("1.." .. count)
-os.exit(failures == 0 and 0 or 1)
+tap.done()
