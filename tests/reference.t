@@ -56,7 +56,8 @@ end
 -- One eval: returns the bytes of its logits file and what it printed.
 local function eval(binary, ids, rows, options)
     os.remove(OUT .. "logits")
-    local good, text = capture(string.format("%s eval 2>/dev/null --tokens-file %s --last %d --out %slogits %s", binary, ids, rows, OUT, options))
+    local command = "%s eval 2>/dev/null --tokens-file %s --last %d --out %slogits %s"
+    local good, text = capture(command:format(binary, ids, rows, OUT, options))
     return good and read(OUT .. "logits") or "", text
 end
 
