@@ -315,6 +315,10 @@ static inline void copy16(void *shared, const void *global, int bytes)
 {
     emulated_copy(shared, global, 16, bytes);
 }
+static inline void copy8(void *shared, const void *global)
+{
+    emulated_copy(shared, global, 8, 8);
+}
 static inline void copy4(void *shared, const void *global, int bytes)
 {
     emulated_copy(shared, global, 4, bytes);

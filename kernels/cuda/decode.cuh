@@ -8,7 +8,8 @@
 // k = 8 l + 4 j + (0, 2) in a's first column pair and + (1, 3) in its second. Rows of x lie in shared memory in that order.
 //
 // Invariant: a fragment is exact; what is not in it (scale, bias) is added in fp32 by outcome(). `factor` is a power of two
-// that the sums still lack.
+// that the sums still lack. load() takes a lane's part of a block straight to registers, STAGES blocks ahead of use (decode
+// class); request() starts its copy to shared memory, BLOCK_BYTES a warp, and fetch() takes it from there (prompt class).
 
 #ifndef DECODE_CUH
 #define DECODE_CUH
@@ -111,6 +112,34 @@ template <int BITS> struct integer_codes {
             v[LOADS - 1] = load_kept16(data + FOUR * 256 + TWO * 128);
     }
 
+    // Bytes a warp: pieces of 16 bytes a lane; the 1-bit line is the same for four lanes.
+    static constexpr int BYTES = (LOADS - ONE) * 512 + ONE * 128;
+
+    static __device__ __forceinline__ void request(unsigned char *to, const uint8_t *data, int block, int lane)
+    {
+        int l = lane & 3;
+        data += (int64_t)block * (BITS * 64);
+        if (BITS == 8) {
+            copy16(to + lane * 16, data + l * 128, 16);
+            copy16(to + 512 + lane * 16, data + l * 128 + 64, 16);
+            return;
+        }
+        if (FOUR)
+            copy16(to + lane * 16, data + l * 64, 16);
+        if (TWO)
+            copy16(to + FOUR * 512 + lane * 16, data + FOUR * 256 + (l >> 1) * 64, 16);
+        if (ONE && l == 0)
+            copy16(to + (LOADS - 1) * 512 + lane * 4, data + FOUR * 256 + TWO * 128, 16);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < LOADS - ONE; i++)
+            v[i] = *(const uint4 *)(from + i * 512 + lane * 16);
+        if (ONE)
+            v[LOADS - 1] = *(const uint4 *)(from + (LOADS - 1) * 512 + (lane & 28) * 4);
+    }
+
     // Codes of output o, step j, column pair c, as bf16 pair.
     __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
     {
@@ -142,7 +171,8 @@ template <int BITS> struct integer_codes {
 
 template <int BITS> struct code_affine {
     static constexpr bool SCALED = true, BIASED = true;
-    static constexpr int PARTS = 1, STAGES = integer_codes<BITS>::LOADS > 1 ? 3 : 4;
+    static constexpr int PARTS = 1, STAGES = integer_codes<BITS>::LOADS > 1 ? 3 : 4,
+                         BLOCK_BYTES = integer_codes<BITS>::BYTES + 128;
     integer_codes<BITS> q;
     uint4 s;
     static __device__ __forceinline__ float factor()
@@ -153,6 +183,17 @@ template <int BITS> struct code_affine {
     {
         q.load(p.data, block, l);
         s = load_kept16(p.scale + (int64_t)(block >> p.group_shift) * 64);
+    }
+    static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
+        integer_codes<BITS>::request(to, p.data, block, lane);
+        if ((lane & 3) == 0)
+            copy16(to + integer_codes<BITS>::BYTES + lane * 4, p.scale + (int64_t)(block >> p.group_shift) * 64, 16);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+        q.fetch(from, lane);
+        s = *(const uint4 *)(from + integer_codes<BITS>::BYTES + (lane & 28) * 4);
     }
     __device__ __forceinline__ void fragment(int, int j, int l, uint32_t a[2][4]) const
     {
@@ -181,7 +222,7 @@ struct code_int4 : code_affine<4> {
 // E2M1 * scale has at most six significant bits: exact in bf16, less 2^16.
 struct code_nvfp4 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 1, STAGES = 6;
+    static constexpr int PARTS = 1, STAGES = 6, BLOCK_BYTES = 512 + 128;
     uint4 q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -192,6 +233,16 @@ struct code_nvfp4 {
     {
         q = load_once16(p.data + (int64_t)block * 256 + l * 64);
         s = load_kept4(p.scale + (int64_t)block * 32 + (l >> 1) * 16);
+    }
+    static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
+        copy16(to + lane * 16, p.data + (int64_t)block * 256 + (lane & 3) * 64, 16);
+        copy4(to + 512 + lane * 4, p.scale + (int64_t)block * 32 + (lane & 2) * 8, 4);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+        q = *(const uint4 *)(from + lane * 16);
+        s = *(const uint32_t *)(from + 512 + lane * 4);
     }
     // scale * 2^110 of output o, twice: the byte is the top of a bf16 whose exponent is 117 short.
     __device__ __forceinline__ uint32_t scale(int o) const
@@ -237,7 +288,7 @@ struct e4m3_codes {
 
 template <int ENCODING> struct code_e4m3 {
     static constexpr bool SCALED = ENCODING != ENC_FP8, BIASED = false;
-    static constexpr int PARTS = 1, STAGES = 4;
+    static constexpr int PARTS = 1, STAGES = 4, BLOCK_BYTES = 1024 + (SCALED ? 128 : 0);
     e4m3_codes q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -251,6 +302,23 @@ template <int ENCODING> struct code_e4m3 {
             s = load_kept4(p.scale + (int64_t)block * 16);
         if (ENCODING == ENC_FP8_BLOCK)
             s = load_kept4(p.scale + (int64_t)(block >> 2) * 4);
+    }
+    static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
+        const uint8_t *data = p.data + (int64_t)block * 512 + (lane & 3) * 128;
+        copy16(to + lane * 16, data, 16);
+        copy16(to + 512 + lane * 16, data + 64, 16);
+        if (ENCODING == ENC_MXFP8)
+            copy4(to + 1024 + lane * 4, p.scale + (int64_t)block * 16, 4);
+        if (ENCODING == ENC_FP8_BLOCK)
+            copy4(to + 1024 + lane * 4, p.scale + (int64_t)(block >> 2) * 4, 4);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+        q.v[0] = *(const uint4 *)(from + lane * 16);
+        q.v[1] = *(const uint4 *)(from + 512 + lane * 16);
+        if (SCALED)
+            s = *(const uint32_t *)(from + 1024 + lane * 4);
     }
     __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
     {
@@ -266,7 +334,7 @@ template <int ENCODING> struct code_e4m3 {
 
 struct code_bf16 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 1, STAGES = 2;
+    static constexpr int PARTS = 1, STAGES = 2, BLOCK_BYTES = 2048;
     uint4 v[4];
     static __device__ __forceinline__ float factor()
     {
@@ -277,6 +345,18 @@ struct code_bf16 {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             v[i] = load_once16(p.data + (int64_t)block * 1024 + (4 * l + i) * 64);
+    }
+    static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            copy16(to + i * 512 + lane * 16, p.data + (int64_t)block * 1024 + (4 * (lane & 3) + i) * 64, 16);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = *(const uint4 *)(from + i * 512 + lane * 16);
     }
     __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
     {
@@ -302,7 +382,7 @@ __device__ __forceinline__ uint32_t pair_part(float a, float b, int part)
 // Eleven significant bits: exact in two parts.
 struct code_f16 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 2, STAGES = 2;
+    static constexpr int PARTS = 2, STAGES = 2, BLOCK_BYTES = 2048;
     uint2 v[8];
     static __device__ __forceinline__ float factor()
     {
@@ -313,6 +393,18 @@ struct code_f16 {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = load_once8(p.data + (int64_t)block * 1024 + (8 * l + i) * 32);
+    }
+    static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            copy8(to + i * 256 + lane * 8, p.data + (int64_t)block * 1024 + (8 * (lane & 3) + i) * 32);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = *(const uint2 *)(from + i * 256 + lane * 8);
     }
     __device__ __forceinline__ float number(int k, int o) const
     {
@@ -331,7 +423,7 @@ struct code_f16 {
 // Twenty-four significant bits: exact in three parts.
 struct code_f32 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 3, STAGES = 1;
+    static constexpr int PARTS = 3, STAGES = 1, BLOCK_BYTES = 4096;
     uint4 v[8];
     static __device__ __forceinline__ float factor()
     {
@@ -342,6 +434,18 @@ struct code_f32 {
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v[i] = load_once16(p.data + (int64_t)block * 2048 + (8 * l + i) * 64);
+    }
+    static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            copy16(to + i * 512 + lane * 16, p.data + (int64_t)block * 2048 + (8 * (lane & 3) + i) * 64, 16);
+    }
+    __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v[i] = *(const uint4 *)(from + i * 512 + lane * 16);
     }
     __device__ __forceinline__ void fragment(int part, int j, int, uint32_t a[2][4]) const
     {

@@ -78,11 +78,16 @@ __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uint32_t b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Asynchronous copies to shared memory, in groups. copy4 keeps L1, copy16 does not. Only `bytes` are read, the rest is zeros.
+// Asynchronous copies to shared memory, in groups. Only `bytes` are read, the rest is zeros. copy16 goes past L1.
 __device__ __forceinline__ void copy16(void *shared, const void *global, int bytes)
 {
     uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy8(void *shared, const void *global)
+{
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(global) : "memory");
 }
 __device__ __forceinline__ void copy4(void *shared, const void *global, int bytes)
 {

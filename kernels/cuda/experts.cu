@@ -12,23 +12,9 @@
 enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
 
 struct experts_plan {
-    int32_t splits, split_shift, room_rows, capacity, aligned;
-    int32_t groups; // of the pairs that a block has at once
+    int32_t splits, room_rows, capacity, aligned;
+    int32_t groups; // of pairs
 };
-
-// As collect below, for at most 32 numbers, each warp for itself; the warp's list.
-__device__ __forceinline__ int collect_few(const int32_t *ids, int pairs, int own, int experts, int32_t *list)
-{
-    int lane = threadIdx.x & 31, id = ids[lane < (int)gridDim.y ? lane : 0];
-    int expert = __shfl_sync(0xffffffffu, id, own);
-    unsigned int votes = __ballot_sync(0xffffffffu, lane < pairs && id == expert);
-    if (own >= pairs || expert < 0 || expert >= experts || (votes & ((1u << own) - 1)))
-        return 0;
-    if (votes >> lane & 1)
-        list[__popc(votes & ((1u << lane) - 1))] = lane;
-    __syncwarp();
-    return __popc(votes);
-}
 
 // The (row, slot) numbers of the expert of number `own`, ascending, into list; 0 when an earlier one has the same expert.
 // Every thread of the block calls it and gets the count.
@@ -70,47 +56,35 @@ __device__ __forceinline__ int collect(const int32_t *ids, int pairs, int own, i
     return total;
 }
 
-// Where a warp finds the list: its own copy when there are few (row, slot) numbers.
-__device__ __forceinline__ int32_t *experts_list(const experts_plan &plan, unsigned char *memory)
-{
-    int32_t *list = (int32_t *)(memory + REDUCE_BYTES + WARPS * room_bytes(plan.room_rows, plan.capacity));
-    return gridDim.y <= 32 ? list + (threadIdx.x >> 5) * 32 : list;
-}
-
-__device__ __forceinline__ int experts_collect(const struct pass *pass, const int32_t *ids, int slots, int experts,
-                                               int32_t *list)
-{
-    int pairs = pass->rows * slots;
-    return gridDim.y <= 32 ? collect_few(ids, pairs, blockIdx.y, experts, list)
-                           : collect(ids, pairs, blockIdx.y, experts, list);
-}
-
-// A place in the block's work: groups of pairs with a stride, for one tile of the list after the other.
-struct experts_unit {
-    int32_t group, first; // first >= the list's count: past the end
-    int32_t pair;
-    share s;
+// The tile's rows are known before the weights are asked for.
+struct experts_ready {
+    __device__ __forceinline__ void operator()(share *) const
+    {
+    }
 };
 
-// The next place; `count` of the list.
-__device__ __forceinline__ void unit_step(const experts_plan &plan, experts_unit *u)
+// What a warp does: its share of one pair of w, for the rows list[0 .. count - 1].
+__device__ __forceinline__ share experts_share(const experts_plan &plan, const struct weight *w, int expert, int pair,
+                                               unsigned char *memory)
 {
-    u->group += gridDim.x;
-    if (u->group >= plan.groups) {
-        u->group = blockIdx.x;
-        u->first += plan.room_rows;
-    }
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, blocks = (w->k + 31) / 32, part = warp % plan.splits;
+    bool live = pair * 32 < w->n;
+    share s;
+    s.w = w;
+    s.expert = expert;
+    s.pair = live ? pair : 0;
+    s.from = share_begin(blocks, part, plan.splits);
+    s.to = live ? share_begin(blocks, part + 1, plan.splits) : s.from;
+    s.lane = lane;
+    s.reduce = (float *)memory + warp * 256 + lane;
+    s.room = {memory + REDUCE_BYTES + warp * room_bytes(plan.room_rows, plan.capacity), plan.room_rows, plan.capacity,
+              0, 0};
+    return s;
 }
 
-// The warp's share of pair u->pair of w, for the list's numbers from u->first on.
-__device__ __forceinline__ void unit_share(const experts_plan &plan, const struct weight *w, int expert, int count,
-                                           experts_unit *u)
+__device__ __forceinline__ int32_t *experts_list(const experts_plan &plan, unsigned char *memory)
 {
-    int blocks = (w->k + 31) / 32, part = (threadIdx.x >> 5) & (plan.splits - 1);
-    bool live = u->first < count && u->pair * 32 < w->n;
-    u->s.w = w;
-    u->s.place = lane_place(w, expert, live ? u->pair : 0, threadIdx.x & 31);
-    share_cut(&u->s, 0, live ? blocks : 0, plan.split_shift, part);
+    return (int32_t *)(memory + REDUCE_BYTES + WARPS * room_bytes(plan.room_rows, plan.capacity));
 }
 
 // Gated: the warps of even pairs of a block have gate, of odd ones up.
@@ -120,58 +94,38 @@ __global__ void __launch_bounds__(THREADS, 2)
 {
     SHARED_ROOM(memory);
     int32_t *list = experts_list(plan, memory);
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, gated = a.gate.data != NULL, odd = 0;
-    int shift = plan.split_shift + gated, spread = 1 << shift, begin = warp & ~(spread - 1);
-    const struct weight *w = gated && !(warp >> plan.split_shift & 1) ? &a.gate : &a.up;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, gated = a.gate.data != NULL, spread = plan.splits << gated;
     pdl_trigger();
     pdl_wait();
-    int count = experts_collect(a.pass, a.ids, a.slots, a.experts, list);
+    int count = collect(a.ids, a.pass->rows * a.slots, blockIdx.y, a.experts, list);
     if (count == 0)
         return;
-    int expert = a.ids[blockIdx.y];
-    warp_room room = {memory + REDUCE_BYTES + warp * room_bytes(plan.room_rows, plan.capacity),
-                      plan.room_rows,
-                      plan.capacity,
-                      0,
-                      0,
-                      0};
-    share_runner<CODE> runner;
-    experts_unit u, next;
-    auto find = [&](experts_unit *at) {
-        at->pair = at->group * (WARPS >> shift) + (warp >> shift);
-        unit_share(plan, w, expert, count, at);
-        at->s.tile = {a.x, a.ldx, list, a.slots, at->first, count - at->first, a.k, plan.aligned};
-    };
-    u.group = blockIdx.x;
-    u.first = 0;
-    find(&u);
-    runner.begin(u.s, lane);
+    int expert = a.ids[blockIdx.y], slot = warp / plan.splits, pair = blockIdx.x * (WARPS / spread) + warp / spread;
+    share s = experts_share(plan, gated && slot % 2 == 0 ? &a.gate : &a.up, expert, pair, memory);
+    experts_ready ready;
     float up_factor = a.up.global ? a.up.global[expert] : 1.0f,
           gate_factor = gated && a.gate.global ? a.gate.global[expert] : 1.0f;
-    while (u.first < count) {
-        next.group = u.group;
-        next.first = u.first;
-        unit_step(plan, &next);
-        find(&next);
-        float *reduce = (float *)memory + odd * (REDUCE_BYTES / 8);
-        runner.run(u.s, next.s, &room, lane, reduce + warp * 256);
-        if (next.first != u.first)
-            room.from = room.to = 0;
+    const float *reduce = (const float *)memory;
+    for (int first = 0; first < count; first += plan.room_rows) {
+        int rows = count - first < plan.room_rows ? count - first : plan.room_rows;
+        s.tile = {a.x, a.ldx, list, a.slots, first, rows, a.k, plan.aligned};
+        s.room.from = s.room.to = 0;
+        share_run<CODE>::run(&s, &ready);
         __syncthreads();
-        int o = u.pair * 32 + lane;
-        for (int r = warp - begin; r < plan.room_rows; r += spread) {
-            float v = reduced(reduce, begin, plan.splits, r, lane);
+        int begin = warp / spread * spread;
+        for (int i = warp - begin; i < 8; i += spread) {
+            float v = reduced(reduce, begin, plan.splits, i, lane);
             if (gated) {
-                float up = reduced(reduce, begin + plan.splits, plan.splits, r, lane);
-                v = activate(v * gate_factor, ACT_SILU) * (up * up_factor);
+                float u = reduced(reduce, begin + plan.splits, plan.splits, i, lane);
+                v = activate(v * gate_factor, ACT_SILU) * (u * up_factor);
             } else {
                 v = activate(v * up_factor, a.activation);
             }
-            if (o < a.inner && u.first + r < count)
-                a.h[(int64_t)list[u.first + r] * a.inner + o] = v;
+            int o = pair * 32 + sum_output(i, lane), r = sum_row(i, lane);
+            if (o < a.inner && r < rows)
+                a.h[(int64_t)list[first + r] * a.inner + o] = v;
         }
-        odd ^= 1;
-        u = next;
+        __syncthreads();
     }
 }
 
@@ -181,49 +135,30 @@ __global__ void __launch_bounds__(THREADS, 2)
 {
     SHARED_ROOM(memory);
     int32_t *list = experts_list(plan, memory);
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, odd = 0, begin = warp & ~(plan.splits - 1);
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     pdl_trigger();
     pdl_wait();
-    int count = experts_collect(a.pass, a.ids, a.slots, a.experts, list);
+    int count = collect(a.ids, a.pass->rows * a.slots, blockIdx.y, a.experts, list);
     if (count == 0)
         return;
-    int expert = a.ids[blockIdx.y];
-    warp_room room = {memory + REDUCE_BYTES + warp * room_bytes(plan.room_rows, plan.capacity),
-                      plan.room_rows,
-                      plan.capacity,
-                      0,
-                      0,
-                      0};
-    share_runner<CODE> runner;
-    experts_unit u, next;
-    auto find = [&](experts_unit *at) {
-        at->pair = at->group * (WARPS >> plan.split_shift) + (warp >> plan.split_shift);
-        unit_share(plan, &a.down, expert, count, at);
-        at->s.tile = {a.h, a.k, list, 1, at->first, count - at->first, a.k, plan.aligned};
-    };
-    u.group = blockIdx.x;
-    u.first = 0;
-    find(&u);
-    runner.begin(u.s, lane);
+    int expert = a.ids[blockIdx.y], pair = blockIdx.x * (WARPS / plan.splits) + warp / plan.splits;
+    share s = experts_share(plan, &a.down, expert, pair, memory);
+    experts_ready ready;
     float factor = a.down.global ? a.down.global[expert] : 1.0f;
-    while (u.first < count) {
-        next.group = u.group;
-        next.first = u.first;
-        unit_step(plan, &next);
-        find(&next);
-        float *reduce = (float *)memory + odd * (REDUCE_BYTES / 8);
-        runner.run(u.s, next.s, &room, lane, reduce + warp * 256);
-        if (next.first != u.first)
-            room.from = room.to = 0;
+    for (int first = 0; first < count; first += plan.room_rows) {
+        int rows = count - first < plan.room_rows ? count - first : plan.room_rows;
+        s.tile = {a.h, a.k, list, 1, first, rows, a.k, plan.aligned};
+        s.room.from = s.room.to = 0;
+        share_run<CODE>::run(&s, &ready);
         __syncthreads();
-        int o = u.pair * 32 + lane;
-        for (int r = warp - begin; r < plan.room_rows; r += plan.splits) {
-            float v = reduced(reduce, begin, plan.splits, r, lane);
-            if (o < a.n && u.first + r < count)
-                a.y[(int64_t)list[u.first + r] * a.n + o] = v * factor;
+        int begin = warp / plan.splits * plan.splits;
+        for (int i = warp - begin; i < 8; i += plan.splits) {
+            float v = reduced((const float *)memory, begin, plan.splits, i, lane);
+            int o = pair * 32 + sum_output(i, lane), r = sum_row(i, lane);
+            if (o < a.n && r < rows)
+                a.y[(int64_t)list[first + r] * a.n + o] = v * factor;
         }
-        odd ^= 1;
-        u = next;
+        __syncthreads();
     }
 }
 
@@ -236,8 +171,6 @@ static experts_plan experts_plan_make(const struct weight *w, int together, cons
     plan.splits = warp_splits(blocks);
     if (plan.splits * together > WARPS)
         plan.splits = WARPS / together;
-    while (1 << plan.split_shift < plan.splits)
-        plan.split_shift++;
     int each = WARPS / (plan.splits * together);
     plan.groups = (weight_pairs(w) + each - 1) / each;
     plan.room_rows = tile_rows_for(rows);
@@ -245,15 +178,8 @@ static experts_plan experts_plan_make(const struct weight *w, int together, cons
     plan.aligned = rows_aligned(x, ldx);
     int share = blocks / plan.splits + 1;
     plan.capacity = room_capacity(share < 8 ? 8 : share, plan.room_rows, shared);
-    *shared += (size_t)(rows * slots < 32 * WARPS ? 32 * WARPS : rows * slots) * 4;
+    *shared += (size_t)rows * (size_t)slots * 4;
     return plan;
-}
-
-// Blocks an expert: together about as many as run at once, each with the same number of groups.
-static int experts_blocks(const experts_plan &plan, int pairs)
-{
-    int most = (BLOCKS_AT_ONCE + pairs - 1) / pairs, turns = (plan.groups + most - 1) / most;
-    return (plan.groups + turns - 1) / turns;
 }
 
 extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts_up_args *args, int rows)
@@ -265,8 +191,8 @@ extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts
     experts_plan plan = experts_plan_make(&args->up, gated ? 2 : 1, args->x, args->ldx, rows, args->slots, &shared);
     cudaError_t error = cudaErrorInvalidValue;
     with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), [&](auto code) {
-        error = launch(stream, dim3(experts_blocks(plan, rows * args->slots), rows * args->slots), dim3(THREADS),
-                       shared, experts_up_kernel<typename decltype(code)::type>, *args, plan);
+        error = launch(stream, dim3(plan.groups, rows * args->slots), dim3(THREADS), shared,
+                       experts_up_kernel<typename decltype(code)::type>, *args, plan);
     });
     return error;
 }
@@ -279,8 +205,8 @@ extern "C" cudaError_t cuda_experts_down(cudaStream_t stream, const struct exper
     experts_plan plan = experts_plan_make(&args->down, 1, args->h, args->k, rows, args->slots, &shared);
     cudaError_t error = cudaErrorInvalidValue;
     with_kernel(&args->down, false, [&](auto code) {
-        error = launch(stream, dim3(experts_blocks(plan, rows * args->slots), rows * args->slots), dim3(THREADS),
-                       shared, experts_down_kernel<typename decltype(code)::type>, *args, plan);
+        error = launch(stream, dim3(plan.groups, rows * args->slots), dim3(THREADS), shared,
+                       experts_down_kernel<typename decltype(code)::type>, *args, plan);
     });
     return error;
 }

@@ -78,7 +78,7 @@ __device__ __forceinline__ expert_tile find_tile(const expert_groups &g, int exp
         shared->count = 0;
     __syncthreads();
     if (tile < *g.tiles)
-        for (int e = threadIdx.x; e < experts; e += THREADS) {
+        for (int e = threadIdx.x; e < experts; e += TILE_THREADS) {
             int first = g.first_tile[e], begin = g.start[e], end = g.start[e + 1];
             int at = begin + (tile - first) * EXPERT_TILE;
             if (tile >= first && at < end) {
@@ -105,7 +105,7 @@ struct tile_list {
     int32_t count, divisor;
     __device__ __forceinline__ int operator()(int32_t *rows) const
     {
-        for (int r = threadIdx.x; r < EXPERT_TILE; r += THREADS)
+        for (int r = threadIdx.x; r < EXPERT_TILE; r += TILE_THREADS)
             rows[r] = r < count ? pairs[r] / divisor : -1;
         return count;
     }
@@ -113,7 +113,7 @@ struct tile_list {
 
 // Gated: warps of even number have gate, of odd number up, of the same pair of panels.
 template <class CODE>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     experts_up_prompt_kernel(const __grid_constant__ struct experts_up_args a, const __grid_constant__ expert_plan plan)
 {
     SHARED_ROOM(memory);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     expert_tile tile = find_tile(g, a.experts, blockIdx.x, &shared);
     if (tile.count <= 0)
         return;
-    int pair = gated ? blockIdx.y * (WARPS / 2) + warp / 2 : blockIdx.y * WARPS + warp;
+    int pair = gated ? blockIdx.y * (TILE_WARPS / 2) + warp / 2 : blockIdx.y * TILE_WARPS + warp;
     bool live = pair * 32 < a.inner, gate = gated && warp % 2 == 0;
     const struct weight &w = gate || plan.mode == UP_GATE ? a.gate : a.up;
     float acc[EXPERT_NT][8];
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 }
 
 template <class CODE>
-__global__ void __launch_bounds__(THREADS, 2)
+__global__ void __launch_bounds__(TILE_THREADS, 2)
     experts_down_prompt_kernel(const __grid_constant__ struct experts_down_args a,
                                const __grid_constant__ expert_plan plan)
 {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     expert_tile tile = find_tile(g, a.experts, blockIdx.x, &shared);
     if (tile.count <= 0)
         return;
-    int pair = blockIdx.y * WARPS + warp;
+    int pair = blockIdx.y * TILE_WARPS + warp;
     bool live = pair * 32 < a.n;
     float acc[EXPERT_NT][8];
     tile_list list = {g.pairs + tile.first, tile.count, 1};
@@ -204,9 +204,9 @@ static int most_tiles(int64_t pairs, int experts)
     return (int)(pairs / EXPERT_TILE + (pairs < experts ? pairs : experts));
 }
 
-static size_t expert_shared(void)
+template <class CODE> static size_t expert_shared(void)
 {
-    size_t tile = tile_bytes<EXPERT_NT, 1>(), exchange = WARPS / 2 * EXPERT_NT * 8 * 32 * 4;
+    size_t tile = tile_shape<CODE, EXPERT_NT, 1>::BYTES, exchange = TILE_WARPS / 2 * EXPERT_NT * 8 * 32 * 4;
     return tile > exchange ? tile : exchange;
 }
 
@@ -219,11 +219,11 @@ cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args 
     if (error == cudaSuccess)
         error = prompt_prepare(stream, args->pass, 1, args->x, args->ldx, args->k, rows, plan.x);
     bool gated = args->gate.data != NULL, mixed = gated && !same_code(&args->gate, &args->up);
-    int pairs = weight_pairs(&args->up), each = gated && !mixed ? WARPS / 2 : WARPS;
+    int pairs = weight_pairs(&args->up), each = gated && !mixed ? TILE_WARPS / 2 : TILE_WARPS;
     dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts), (pairs + each - 1) / each);
     for (plan.mode = mixed ? UP_GATE : UP_WHOLE; error == cudaSuccess; plan.mode++) {
         with_code(plan.mode == UP_GATE ? &args->gate : &args->up, [&](auto code) {
-            error = launch(stream, grid, dim3(THREADS), expert_shared(),
+            error = launch(stream, grid, dim3(TILE_THREADS), expert_shared<typename decltype(code)::type>(),
                            experts_up_prompt_kernel<typename decltype(code)::type>, *args, plan);
         });
         if (plan.mode == UP_WHOLE || plan.mode == UP_TIMES)
@@ -240,10 +240,11 @@ cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_a
     cudaError_t error = prompt_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs, plan.x);
     if (error != cudaSuccess)
         return error;
-    dim3 grid(most_tiles(pairs, args->experts), (weight_pairs(&args->down) + WARPS - 1) / WARPS);
+    dim3 grid(most_tiles(pairs, args->experts), (weight_pairs(&args->down) + TILE_WARPS - 1) / TILE_WARPS);
     with_code(&args->down, [&](auto code) {
         typedef typename decltype(code)::type CODE;
-        error = launch(stream, grid, dim3(THREADS), expert_shared(), experts_down_prompt_kernel<CODE>, *args, plan);
+        error = launch(stream, grid, dim3(TILE_THREADS), expert_shared<typename decltype(code)::type>(),
+                       experts_down_prompt_kernel<CODE>, *args, plan);
     });
     return error;
 }

@@ -15,9 +15,8 @@ enum { COUNTERS = 1 << 17 };
 __device__ unsigned int slice_counter[COUNTERS];
 
 struct linear_plan {
-    int32_t splits, split_shift, room_rows, capacity, aligned;
-    int32_t units, tiles;   // tiles of TILE_ROWS rows that the capacity has
-    int32_t rows, multiple; // capacity, in rows of x; of them for a row of the pass
+    int32_t splits, room_rows, capacity, aligned;
+    int32_t units, tiles; // tiles of TILE_ROWS rows that the capacity has
     struct {
         int32_t first, groups, slices; // first unit; groups of WARPS / splits pairs
         int32_t counter;               // first counter
@@ -25,86 +24,91 @@ struct linear_plan {
     } part[LINEAR_PARTS];
 };
 
-// A place in the block's list of units, tile by tile.
+// Where in the list a block is.
 struct linear_unit {
-    int32_t unit, tile; // unit >= units: past the end
-    int32_t part, group, slice, pair;
+    int32_t part, group, slice, pair, from, to;
     bool live; // the warp has a pair
-    share s;
 };
 
-__device__ __forceinline__ void unit_find(const struct linear_args &a, const linear_plan &plan, linear_unit *u)
+__device__ __forceinline__ linear_unit unit_at(const struct linear_args &a, const linear_plan &plan, int unit, int warp)
 {
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    u->s.count = 0;
-    if (u->unit >= plan.units)
-        return;
-    u->part = 0;
-    while (u->part + 1 < a.parts && u->unit >= plan.part[u->part + 1].first)
-        u->part++;
-    int at = u->unit - plan.part[u->part].first, blocks = (a.k + 31) / 32, slices = plan.part[u->part].slices;
-    int groups = plan.part[u->part].groups, shift = plan.split_shift;
-    u->slice = slices == 1 ? 0 : at / groups;
-    u->group = at - u->slice * groups;
-    u->pair = u->group * (WARPS >> shift) + (warp >> shift);
-    u->s.w = &a.part[u->part].w;
-    u->live = u->pair * 32 < u->s.w->n;
-    u->s.place = lane_place(u->s.w, 0, u->live ? u->pair : 0, lane);
-    share_cut(&u->s, blocks * u->slice / slices, u->live ? blocks * (u->slice + 1) / slices : 0, shift,
-              warp & (plan.splits - 1));
-    u->s.tile = {a.x, a.ldx, NULL, 1, u->tile * TILE_ROWS, plan.rows - u->tile * TILE_ROWS, a.k, plan.aligned};
+    linear_unit u;
+    u.part = 0;
+    while (u.part + 1 < a.parts && unit >= plan.part[u.part + 1].first)
+        u.part++;
+    int at = unit - plan.part[u.part].first, blocks = (a.k + 31) / 32, slices = plan.part[u.part].slices;
+    u.slice = at / plan.part[u.part].groups;
+    u.group = at - u.slice * plan.part[u.part].groups;
+    u.pair = u.group * (WARPS / plan.splits) + warp / plan.splits;
+    u.live = u.pair * 32 < a.part[u.part].w.n;
+    int share = u.slice * plan.splits + warp % plan.splits, shares = slices * plan.splits;
+    u.from = share_begin(blocks, share, shares);
+    u.to = u.live ? share_begin(blocks, share + 1, shares) : u.from;
+    return u;
 }
 
-__device__ __forceinline__ void linear_store(const linear_part &part, int pair, int r, int rows, int lane, float v)
+__device__ __forceinline__ void linear_store(const linear_part &part, int pair, int first_row, int rows, int i,
+                                             int lane, float v)
 {
-    int o = pair * 32 + lane;
+    int o = pair * 32 + sum_output(i, lane), r = first_row + sum_row(i, lane);
     if (o < part.w.n && r < rows) {
         float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
         part.y[(int64_t)r * part.ldy + o] = activate(v * factor, part.activation);
     }
 }
 
-// Adds the warps' sums of each pair, then, with several slices, the blocks' sums; stores the outputs. One barrier without
-// slices: the block's next sums go to other memory.
+// Adds the warps' sums of each pair, then, with several slices, the blocks' sums; stores the outputs.
 __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const linear_plan &plan,
-                                              const linear_unit &u, int rows, const float *reduce,
+                                              const linear_unit &u, int tile, int rows, const float *reduce,
                                               unsigned int *arrived)
 {
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, part_of = warp & (plan.splits - 1), first = warp - part_of;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, first = warp / plan.splits * plan.splits;
     const linear_part &part = a.part[u.part];
-    int slices = plan.part[u.part].slices;
-    int64_t place = (int64_t)u.tile * plan.part[u.part].groups + u.group;
+    int slices = plan.part[u.part].slices, groups = plan.part[u.part].groups;
+    int64_t place = (int64_t)tile * groups + u.group;
     float *partial = (float *)a.scratch + plan.part[u.part].partial + place * slices * 256;
     __syncthreads();
-    for (int r = part_of; r < plan.room_rows; r += plan.splits) {
-        float v = reduced(reduce, first, plan.splits, r, lane);
+    for (int i = warp - first; i < 8; i += plan.splits) {
+        float v = reduced(reduce, first, plan.splits, i, lane);
         if (slices == 1)
-            linear_store(part, u.pair, u.tile * TILE_ROWS + r, rows, lane, v);
+            linear_store(part, u.pair, tile * TILE_ROWS, rows, i, lane, v);
         else
-            __stcg(partial + u.slice * 256 + r * 32 + lane, v);
+            __stcg(partial + u.slice * 256 + i * 32 + lane, v);
     }
-    if (slices == 1)
-        return;
-    // splits == WARPS: one pair, and row r is warp r's
-    unsigned int *counter = slice_counter + plan.part[u.part].counter + place;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        *arrived = atomicAdd(counter, 1u);
-    __syncthreads();
-    if (*arrived == (unsigned int)slices - 1) {
+    if (slices > 1) { // splits == WARPS: one pair, and sum i is warp i's
+        unsigned int *counter = slice_counter + plan.part[u.part].counter + place;
         __threadfence();
-        if (warp < plan.room_rows) {
+        __syncthreads();
+        if (threadIdx.x == 0)
+            *arrived = atomicAdd(counter, 1u);
+        __syncthreads();
+        if (*arrived == (unsigned int)slices - 1) {
+            __threadfence();
             float v = __ldcg(partial + threadIdx.x);
             for (int s = 1; s < slices; s++)
                 v += __ldcg(partial + s * 256 + threadIdx.x);
-            linear_store(part, u.pair, u.tile * TILE_ROWS + warp, rows, lane, v);
+            linear_store(part, u.pair, tile * TILE_ROWS, rows, warp, lane, v);
+            if (threadIdx.x == 0)
+                *counter = 0;
         }
-        if (threadIdx.x == 0)
-            *counter = 0;
     }
     __syncthreads();
 }
+
+// Waits for the earlier kernels the first time, and tells the tile's rows.
+struct linear_ready {
+    const struct pass *pass;
+    int32_t multiple, rows; // rows < 0: not known yet
+    __device__ __forceinline__ void operator()(share *s)
+    {
+        if (rows < 0) {
+            pdl_wait();
+            rows = pass->rows * multiple;
+        }
+        int left = rows - s->tile.first;
+        s->tile.count = left < TILE_ROWS ? left : TILE_ROWS;
+    }
+};
 
 template <class CODE>
 __global__ void __launch_bounds__(THREADS, 2)
@@ -112,34 +116,34 @@ __global__ void __launch_bounds__(THREADS, 2)
 {
     SHARED_ROOM(memory);
     __shared__ unsigned int arrived;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, odd = 0;
-    warp_room room = {memory + REDUCE_BYTES + warp * room_bytes(plan.room_rows, plan.capacity),
-                      plan.room_rows,
-                      plan.capacity,
-                      0,
-                      0,
-                      0};
-    share_runner<CODE> runner;
-    linear_unit u, next;
-    u.unit = blockIdx.x;
-    u.tile = 0;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, staged = -1;
+    linear_ready ready = {a.pass, a.row_multiple > 1 ? a.row_multiple : 1, -1};
+    share s;
+    s.room = {memory + REDUCE_BYTES + warp * room_bytes(plan.room_rows, plan.capacity), plan.room_rows, plan.capacity,
+              0, 0};
+    s.reduce = (float *)memory + warp * 256 + lane;
+    s.expert = 0;
+    s.lane = lane;
     pdl_trigger();
-    unit_find(a, plan, &u);
-    runner.begin(u.s, lane);
-    pdl_wait();
-    int rows = a.pass->rows * plan.multiple; // rows past it are computed too, and not stored
-    while (u.unit < plan.units) {
-        next.tile = u.tile + 1 < plan.tiles ? u.tile + 1 : 0;
-        next.unit = next.tile ? u.unit : u.unit + gridDim.x;
-        unit_find(a, plan, &next);
-        float *reduce = (float *)memory + odd * (REDUCE_BYTES / 8);
-        runner.run(u.s, next.s, &room, lane, reduce + warp * 256);
-        if (next.tile != u.tile)
-            room.from = room.to = 0;
-        linear_reduce(a, plan, u, rows, reduce, &arrived);
-        odd ^= 1;
-        u = next;
+    for (int unit = blockIdx.x; unit < plan.units; unit += gridDim.x) {
+        linear_unit u = unit_at(a, plan, unit, warp);
+        s.w = &a.part[u.part].w;
+        s.pair = u.live ? u.pair : 0;
+        s.from = u.from;
+        s.to = u.to;
+        for (int tile = 0; tile == 0 || tile * TILE_ROWS < ready.rows; tile++) {
+            s.tile = {a.x, a.ldx, NULL, 1, tile * TILE_ROWS, 0, a.k, plan.aligned};
+            if (staged != tile)
+                s.room.from = s.room.to = 0;
+            staged = tile;
+            share_run<CODE>::run(&s, &ready);
+            if (ready.rows <= 0)
+                return;
+            linear_reduce(a, plan, u, tile, ready.rows, (const float *)memory, &arrived);
+        }
     }
+    if (ready.rows < 0)
+        pdl_wait();
 }
 
 // Blocks of a pair: few enough groups to leave multiprocessors idle, and a k long enough to be worth a second stage.
@@ -164,10 +168,6 @@ static linear_plan linear_plan_make(const struct linear_args *a, int64_t rows, s
     int blocks = (a->k + 31) / 32, counter = 0, share = 1;
     int64_t budget = 2 * (int64_t)a->k, partial = 0; // so that the sums of slices fit in scratch
     plan.splits = warp_splits(blocks);
-    while (1 << plan.split_shift < plan.splits)
-        plan.split_shift++;
-    plan.rows = (int32_t)rows;
-    plan.multiple = a->row_multiple > 1 ? a->row_multiple : 1;
     plan.room_rows = tile_rows_for(rows);
     plan.tiles = (int)((rows + TILE_ROWS - 1) / TILE_ROWS);
     plan.aligned = rows_aligned(a->x, a->ldx);
@@ -185,7 +185,7 @@ static linear_plan linear_plan_make(const struct linear_args *a, int64_t rows, s
             partial += (int64_t)groups * slices * 256 * plan.tiles;
             counter += groups * plan.tiles;
         }
-        int most = (blocks / slices + 1) / plan.splits + 1;
+        int most = blocks / (plan.splits * slices) + 1;
         share = most > share ? most : share;
     }
     if (counter > COUNTERS)

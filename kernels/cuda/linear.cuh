@@ -10,8 +10,8 @@
 #include "kernels/cuda/rows.cuh"
 
 enum {
-    REDUCE_BYTES = 2 * WARPS * 8 * 32 * 4, // twice, for units of odd and even number
-    SHARED_HALF = 113 * 1024,              // of a block of which two share a multiprocessor
+    REDUCE_BYTES = WARPS * 8 * 32 * 4,
+    SHARED_HALF = 112 * 1024, // of a block of which two share a multiprocessor
     SHARED_MOST = 224 * 1024,
     BLOCKS_AT_ONCE = 264, // blocks that run together on the chip that the cuts of k are made for
 };

@@ -46,7 +46,7 @@ struct prompt_plan {
 };
 
 template <class CODE, int NT, int XP>
-__global__ void __launch_bounds__(THREADS, NT <= 8 ? 2 : 1)
+__global__ void __launch_bounds__(TILE_THREADS, NT <= 8 ? 2 : 1)
     linear_prompt_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ prompt_plan plan)
 {
     SHARED_ROOM(memory);
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, NT <= 8 ? 2 : 1)
         unit -= units;
     }
     const linear_part &part = a.part[i];
-    int pair = unit * WARPS + warp, first = blockIdx.x * NT * 8, rows = 0;
+    int pair = unit * TILE_WARPS + warp, first = blockIdx.x * NT * 8, rows = 0;
     bool live = pair * 32 < part.w.n;
     float acc[NT][8];
     pdl_trigger();
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS, NT <= 8 ? 2 : 1)
         [&](int32_t *list) {
             pdl_wait();
             rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
-            for (int r = threadIdx.x; r < NT * 8; r += THREADS)
+            for (int r = threadIdx.x; r < NT * 8; r += TILE_THREADS)
                 list[r] = r < rows ? first + r : -1;
             return rows;
         },
@@ -93,8 +93,8 @@ template <class CODE, int NT, int XP>
 static cudaError_t prompt_launch(cudaStream_t stream, const struct linear_args *args, const prompt_plan &plan,
                                  int units, int64_t rows)
 {
-    return launch(stream, dim3((unsigned int)((rows + NT * 8 - 1) / (NT * 8)), units), dim3(THREADS),
-                  tile_bytes<NT, XP>(), linear_prompt_kernel<CODE, NT, XP>, *args, plan);
+    return launch(stream, dim3((unsigned int)((rows + NT * 8 - 1) / (NT * 8)), units), dim3(TILE_THREADS),
+                  (tile_shape<CODE, NT, XP>::BYTES), linear_prompt_kernel<CODE, NT, XP>, *args, plan);
 }
 
 cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, int capacity)
@@ -124,7 +124,7 @@ cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, i
         with_code(w, [&](auto code) {
             typedef typename decltype(code)::type CODE;
             if (prompt_parts(w) == 2)
-                error = prompt_launch<CODE, 8, 2>(stream, args, plan, units, rows);
+                error = prompt_launch<CODE, 4, 2>(stream, args, plan, units, rows);
             else if (rows <= 64)
                 error = prompt_launch<CODE, 8, 1>(stream, args, plan, units, rows);
             else

@@ -16,7 +16,8 @@
 
 enum {
     STAGE_BLOCKS = 2, // blocks of 32 k a stage
-    TILE_STAGES = 3,
+    TILE_WARPS = 8,
+    TILE_THREADS = 32 * TILE_WARPS,
     PRECISE_OUTPUTS = 1024, // matrices of at most so many outputs (routers, gates) take x in two parts
 };
 
@@ -47,24 +48,24 @@ static inline int prompt_parts(const struct weight *w)
 cudaError_t prompt_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx,
                            int k, int64_t rows, const prepared &to);
 
-template <int NT, int XP> __host__ __device__ constexpr int stage_bytes(void)
-{
-    return STAGE_BLOCKS * (XP * NT * 8 * 64 + NT * 8 * 4);
-}
+// Bytes of a stage: rows, their sums, then the warps' weights.
+template <class CODE, int NT, int XP> struct tile_shape {
+    static constexpr int ROWS = NT * 8, PLANE = ROWS * 64;
+    static constexpr int SUMS_AT = STAGE_BLOCKS * XP * PLANE, WEIGHTS_AT = SUMS_AT + STAGE_BLOCKS * ROWS * 4;
+    static constexpr int STAGE = WEIGHTS_AT + STAGE_BLOCKS * TILE_WARPS * CODE::BLOCK_BYTES;
+    static constexpr int ROOM = (NT <= 8 ? 110 : 220) * 1024 / STAGE; // two blocks to a multiprocessor, or one
+    static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 4 ? 4 : ROOM;
+    static constexpr int BYTES = STAGES * STAGE + ROWS * 4; // with the tile rows' numbers among the prepared rows
+};
 
-// Tile rows' numbers among the prepared rows come after the stages.
-template <int NT, int XP> __host__ __device__ constexpr int tile_bytes(void)
+// Starts the copies of stage `stage` (blocks stage * STAGE_BLOCKS and on) of the rows; rows[] < 0 are zeros.
+template <class CODE, int NT, int XP>
+__device__ __forceinline__ void stage_rows(unsigned char *memory, const prepared &x, const int32_t *rows, int stage)
 {
-    return TILE_STAGES * stage_bytes<NT, XP>() + NT * 8 * 4;
-}
-
-// Starts the copies of stage `stage` (blocks stage * STAGE_BLOCKS and on); rows[] < 0 are zeros.
-template <int NT, int XP>
-__device__ __forceinline__ void stage_copy(unsigned char *memory, const prepared &x, const int32_t *rows, int stage)
-{
-    unsigned char *to = memory + stage % TILE_STAGES * stage_bytes<NT, XP>();
-    const int each = NT * 8 * 4, chunks = STAGE_BLOCKS * XP * each; // chunks of 16 bytes
-    for (int c = threadIdx.x; c < chunks; c += THREADS) {
+    typedef tile_shape<CODE, NT, XP> SHAPE;
+    unsigned char *to = memory + stage % SHAPE::STAGES * SHAPE::STAGE;
+    const int each = SHAPE::ROWS * 4, chunks = STAGE_BLOCKS * XP * each; // chunks of 16 bytes
+    for (int c = threadIdx.x; c < chunks; c += TILE_THREADS) {
         int plane = c / each, r = c % each / 4, part = plane % XP, block = stage * STAGE_BLOCKS + plane / XP;
         bool live = rows[r] >= 0 && block < x.blocks;
         const unsigned char *from = x.data;
@@ -72,20 +73,73 @@ __device__ __forceinline__ void stage_copy(unsigned char *memory, const prepared
             from += part * x.part_bytes + ((int64_t)rows[r] * x.blocks + block) * 64 + c % 4 * 16;
         copy16(to + c * 16, from, live ? 16 : 0);
     }
-    float *sums = (float *)(to + STAGE_BLOCKS * XP * NT * 8 * 64);
-    for (int c = threadIdx.x; c < STAGE_BLOCKS * NT * 8; c += THREADS) {
-        int r = c % (NT * 8), block = stage * STAGE_BLOCKS + c / (NT * 8);
+    const int sums = CODE::BIASED ? STAGE_BLOCKS * SHAPE::ROWS : 0;
+    for (int c = threadIdx.x; c < sums; c += TILE_THREADS) {
+        int r = c % SHAPE::ROWS, block = stage * STAGE_BLOCKS + c / SHAPE::ROWS;
         bool live = rows[r] >= 0 && block < x.blocks;
-        copy4(sums + c, live ? x.sums + (int64_t)rows[r] * x.blocks + block : x.sums, live ? 4 : 0);
+        copy4(to + SHAPE::SUMS_AT + c * 4, live ? x.sums + (int64_t)rows[r] * x.blocks + block : x.sums, live ? 4 : 0);
     }
-    copy_commit();
 }
 
-// One block of 32 k with the first `count` rows of the tile; x and sums: the block's planes in shared memory.
+// The same of the warp's weights.
+template <class CODE, int NT, int XP>
+__device__ __forceinline__ void stage_weights(unsigned char *memory, const lane_weights &place, int blocks, int stage)
+{
+    typedef tile_shape<CODE, NT, XP> SHAPE;
+    unsigned char *to = memory + stage % SHAPE::STAGES * SHAPE::STAGE + SHAPE::WEIGHTS_AT +
+                        (threadIdx.x >> 5) * STAGE_BLOCKS * CODE::BLOCK_BYTES;
+#pragma unroll
+    for (int i = 0; i < STAGE_BLOCKS; i++)
+        if (stage * STAGE_BLOCKS + i < blocks)
+            CODE::request(to + i * CODE::BLOCK_BYTES, place, stage * STAGE_BLOCKS + i, threadIdx.x & 31);
+}
+
+// Rows 8 t .. 8 (t + COUNT) - 1 of the tile with one block's fragments a[step][product].
+template <class CODE, int NT, int XP, int COUNT>
+__device__ __forceinline__ void tile_rows(const uint32_t a[2][2][4], const float *scale, const float *bias,
+                                          const unsigned char *mine, const float *sums, float acc[COUNT][8])
+{
+    float fresh[COUNT][8];
+#pragma unroll
+    for (int t = 0; t < COUNT; t++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            fresh[t][i] = 0;
+        float *d = CODE::SCALED ? fresh[t] : acc[t];
+#pragma unroll
+        for (int p = 0; p < XP; p++) {
+            uint4 b = *(const uint4 *)(mine + (p * NT + t) * 512);
+            mma_bf16(d, a[0][0], b.x, b.y);
+            mma_bf16(d + 4, a[0][1], b.x, b.y);
+            mma_bf16(d, a[1][0], b.z, b.w);
+            mma_bf16(d + 4, a[1][1], b.z, b.w);
+        }
+    }
+    if constexpr (CODE::SCALED)
+#pragma unroll
+        for (int t = 0; t < COUNT; t++) {
+            float2 s = make_float2(0, 0);
+            if (CODE::BIASED)
+                s = *(const float2 *)(sums + t * 8);
+#pragma unroll
+            for (int o = 0; o < 4; o++) {
+                acc[t][2 * o] = fmaf(scale[o], fresh[t][2 * o], acc[t][2 * o]);
+                acc[t][2 * o + 1] = fmaf(scale[o], fresh[t][2 * o + 1], acc[t][2 * o + 1]);
+                if (CODE::BIASED) {
+                    acc[t][2 * o] = fmaf(bias[o], s.x, acc[t][2 * o]);
+                    acc[t][2 * o + 1] = fmaf(bias[o], s.y, acc[t][2 * o + 1]);
+                }
+            }
+        }
+}
+
+// One block of 32 k with the first `count` rows of the tile (rows are taken eight, or 32, at a time, so that products overlap);
+// x and sums: the block's planes in shared memory.
 template <class CODE, int NT, int XP>
 __device__ __forceinline__ void tile_block(const CODE &code, const unsigned char *x, const float *sums, int count,
                                            int lane, float acc[NT][8])
 {
+    constexpr int GROUP = 4;
     int l = lane & 3;
     const unsigned char *mine = x + (lane >> 2) * 64 + l * 16;
     float scale[4] = {1, 1, 1, 1}, bias[4] = {0, 0, 0, 0};
@@ -98,35 +152,14 @@ __device__ __forceinline__ void tile_block(const CODE &code, const unsigned char
         uint32_t a[2][2][4];
         code.fragment(part, 0, l, a[0]);
         code.fragment(part, 1, l, a[1]);
-#pragma unroll
-        for (int t = 0; t < NT; t++) {
-            if (t * 8 >= count)
-                continue;
-            float fresh[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-            float *d = CODE::SCALED ? fresh : acc[t];
-#pragma unroll
-            for (int p = 0; p < XP; p++) {
-                uint4 b = *(const uint4 *)(mine + (p * NT + t) * 512);
-                mma_bf16(d, a[0][0], b.x, b.y);
-                mma_bf16(d + 4, a[0][1], b.x, b.y);
-                mma_bf16(d, a[1][0], b.z, b.w);
-                mma_bf16(d + 4, a[1][1], b.z, b.w);
-            }
-            if (!CODE::SCALED)
-                continue;
-            float2 s = make_float2(0, 0);
-            if (CODE::BIASED)
-                s = *(const float2 *)(sums + t * 8 + 2 * l);
-#pragma unroll
-            for (int o = 0; o < 4; o++) {
-                acc[t][2 * o] = fmaf(scale[o], d[2 * o], acc[t][2 * o]);
-                acc[t][2 * o + 1] = fmaf(scale[o], d[2 * o + 1], acc[t][2 * o + 1]);
-                if (CODE::BIASED) {
-                    acc[t][2 * o] = fmaf(bias[o], s.x, acc[t][2 * o]);
-                    acc[t][2 * o + 1] = fmaf(bias[o], s.y, acc[t][2 * o + 1]);
-                }
-            }
+        if (count <= 8) {
+            tile_rows<CODE, NT, XP, 1>(a, scale, bias, mine, sums + 2 * l, acc);
+            continue;
         }
+#pragma unroll
+        for (int t = 0; t < NT; t += GROUP)
+            if (t * 8 < count)
+                tile_rows<CODE, NT, XP, GROUP>(a, scale, bias, mine + t * 512, sums + t * 8 + 2 * l, acc + t);
     }
 }
 
@@ -137,40 +170,44 @@ template <class CODE, int NT, int XP, class READY>
 __device__ __forceinline__ void tile_run(const struct weight *w, int64_t e, int pair, unsigned char *memory,
                                          const prepared &x, READY ready, float acc[NT][8])
 {
-    constexpr int DEPTH = CODE::STAGES < 2 ? 1 : 2;
+    typedef tile_shape<CODE, NT, XP> SHAPE;
+    constexpr int STAGES = SHAPE::STAGES;
     int lane = threadIdx.x & 31, blocks = x.blocks, stages = (blocks + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
-    int32_t *rows = (int32_t *)(memory + TILE_STAGES * stage_bytes<NT, XP>());
+    int32_t *rows = (int32_t *)(memory + STAGES * SHAPE::STAGE);
     lane_weights place = lane_place(w, e, pair, lane);
-    CODE ring[DEPTH];
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++)
-        if (i < blocks)
-            ring[i].load(place, i, lane & 3);
+    for (int s = 0; s < STAGES - 1; s++)
+        stage_weights<CODE, NT, XP>(memory, place, blocks, s);
     int count = ready(rows);
 #pragma unroll
     for (int t = 0; t < NT; t++)
 #pragma unroll
         for (int i = 0; i < 8; i++)
             acc[t][i] = 0;
-    if (count <= 0)
+    if (count <= 0) {
+        copy_wait<0>();
         return;
+    }
     __syncthreads();
-    for (int s = 0; s < TILE_STAGES - 1; s++)
-        stage_copy<NT, XP>(memory, x, rows, s);
+    for (int s = 0; s < STAGES - 1; s++) { // the weights of these stages are in the first group
+        stage_rows<CODE, NT, XP>(memory, x, rows, s);
+        copy_commit();
+    }
     for (int s = 0; s < stages; s++) {
-        copy_wait<TILE_STAGES - 2>();
+        copy_wait<STAGES - 2>();
         __syncthreads();
-        stage_copy<NT, XP>(memory, x, rows, s + TILE_STAGES - 1);
-        const unsigned char *at = memory + s % TILE_STAGES * stage_bytes<NT, XP>();
+        stage_rows<CODE, NT, XP>(memory, x, rows, s + STAGES - 1);
+        stage_weights<CODE, NT, XP>(memory, place, blocks, s + STAGES - 1);
+        copy_commit();
+        const unsigned char *at = memory + s % STAGES * SHAPE::STAGE;
+        const unsigned char *weights = at + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * STAGE_BLOCKS * CODE::BLOCK_BYTES;
 #pragma unroll
         for (int i = 0; i < STAGE_BLOCKS; i++) {
-            int block = s * STAGE_BLOCKS + i;
-            if (block >= blocks)
+            if (s * STAGE_BLOCKS + i >= blocks)
                 continue;
-            const float *sums = (const float *)(at + STAGE_BLOCKS * XP * NT * 512) + i * NT * 8;
-            tile_block<CODE, NT, XP>(ring[i % DEPTH], at + i * XP * NT * 512, sums, count, lane, acc);
-            if (block + DEPTH < blocks)
-                ring[i % DEPTH].load(place, block + DEPTH, lane & 3);
+            CODE code;
+            code.fetch(weights + i * CODE::BLOCK_BYTES, lane);
+            tile_block<CODE, NT, XP>(code, at + i * XP * SHAPE::PLANE,
+                                     (const float *)(at + SHAPE::SUMS_AT) + i * SHAPE::ROWS, count, lane, acc);
         }
     }
     copy_wait<0>();

@@ -6,8 +6,8 @@
 // high parts of all rows, then the low parts, then (from `sums` on) the fp32 sums of the rows' 32 numbers. Weights come
 // through a ring of registers, STAGES blocks deep, which may be filled before the rows are known.
 //
-// Invariant: what a row gets depends on its numbers and on the share's blocks alone. Two sums run over ascending blocks: of the
-// high and of the low parts, or, in scaled encodings, of scale * (block's product) and of bias * (block's sum); they are added last.
+// Invariant: what a row gets depends on its numbers and on the share [from, to) alone: products of a block in the order high,
+// low of step 0, then of step 1; blocks ascending; scaled encodings add scale * (block's product), then bias * (block's sum).
 
 #ifndef ROWS_CUH
 #define ROWS_CUH
@@ -25,11 +25,10 @@ struct row_source_tile {
     int32_t aligned; // rows begin at multiples of 16 bytes
 };
 
-// A warp's room in shared memory, for `capacity` blocks of `rows` (1, 2, 4 or 8) rows, and which blocks lie there: from .. to - 1
-// of the share that begins with block `first`.
+// A warp's room in shared memory, for `capacity` blocks of `rows` (1, 2, 4 or 8) rows, and which blocks lie there.
 struct warp_room {
     unsigned char *memory;
-    int32_t rows, capacity, first, from, to;
+    int32_t rows, capacity, from, to;
 };
 
 __host__ __device__ __forceinline__ int room_bytes(int rows, int capacity)
@@ -75,10 +74,9 @@ __device__ __forceinline__ float sum_eight(const float *v)
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// Fills the warp's room with blocks first + (i << shift), i = from .. to - 1, of the tile's rows; rows that the tile lacks are left
-// as they are, and so are their sums: their products are never stored.
-__device__ __forceinline__ void room_fill(warp_room *room, const row_source_tile &t, int first_block, int shift,
-                                          int from, int to, int lane)
+// Fills the warp's room with blocks from .. to - 1 of the tile's rows; rows that the tile lacks are left as they are, and
+// so are their sums: their products are never stored.
+__device__ __forceinline__ void room_fill(warp_room *room, const row_source_tile &t, int from, int to, int lane)
 {
     __syncwarp();
     int rows = t.count < room->rows ? t.count : room->rows, items = (to - from) * rows * 4, l = lane & 3;
@@ -88,8 +86,7 @@ __device__ __forceinline__ void room_fill(warp_room *room, const row_source_tile
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (item < items) {
             int64_t row = t.list ? t.list[t.first + r] / t.divisor : t.first + r;
-            load_eight(t.x + row * t.ld, (first_block + ((from + block) << shift)) * 32 + l * 8, t.k, t.aligned != 0,
-                       v);
+            load_eight(t.x + row * t.ld, (from + block) * 32 + l * 8, t.k, t.aligned != 0, v);
         }
         float sum = sum_eight(v);
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -104,48 +101,38 @@ __device__ __forceinline__ void room_fill(warp_room *room, const row_source_tile
                 sums[block * room->rows + r] = sum;
         }
     }
-    room->first = first_block;
     room->from = from;
     room->to = to;
     __syncwarp();
 }
 
-// A warp's share of one pair, in the order in which a block meets them.
-struct share {
-    const struct weight *w;
-    lane_weights place;
-    int32_t first, count, shift; // blocks of 32 k: first + (i << shift), i < count
-    row_source_tile tile;
-};
-
-// The weights under way: the first blocks of a share, STAGES of them.
+// The ring of one weight.
 template <class CODE> struct weight_ring {
     CODE stage[CODE::STAGES];
 };
 
-template <class CODE> __device__ __forceinline__ void ring_fill(weight_ring<CODE> *ring, const share &s, int lane)
+template <class CODE>
+__device__ __forceinline__ void ring_fill(weight_ring<CODE> *ring, const lane_weights &p, int from, int to, int lane)
 {
 #pragma unroll
     for (int i = 0; i < CODE::STAGES; i++)
-        if (i < s.count)
-            ring->stage[i].load(s.place, s.first + (i << s.shift), lane & 3);
+        if (from + i < to)
+            ring->stage[i].load(p, from + i, lane & 3);
 }
 
-// One block: high[4 t + i] and low[] of product t get the products with the rows' two parts; a scaled encoding adds both to high,
-// scaled.
+// One block: sums[4 t + i] of product t.
 template <class CODE>
-__device__ __forceinline__ void block_product(const CODE &code, const warp_room &room, int block, int lane, float *high,
-                                              float *low)
+__device__ __forceinline__ void block_product(const CODE &code, const warp_room &room, int block, int lane, float *sums)
 {
     int row = lane >> 2, l = lane & 3;
     const unsigned char *x = room.memory + block * room.rows * 128 + row * 64 + l * 16;
-    uint4 x0 = make_uint4(0, 0, 0, 0), x1 = x0;
+    uint4 high = make_uint4(0, 0, 0, 0), low = high;
     if (row < room.rows) {
-        x0 = *(const uint4 *)x;
-        x1 = *(const uint4 *)(x + room.rows * 64);
+        high = *(const uint4 *)x;
+        low = *(const uint4 *)(x + room.rows * 64);
     }
-    float fresh[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    float *d0 = CODE::SCALED ? fresh : high, *d1 = CODE::SCALED ? fresh + 8 : low;
+    float fresh[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    float *d = CODE::SCALED ? fresh : sums;
 #pragma unroll
     for (int part = 0; part < CODE::PARTS; part++)
 #pragma unroll
@@ -154,136 +141,122 @@ __device__ __forceinline__ void block_product(const CODE &code, const warp_room 
             code.fragment(part, j, l, a);
 #pragma unroll
             for (int t = 0; t < 2; t++) {
-                mma_bf16(d0 + 4 * t, a[t], word(x0, 2 * j), word(x0, 2 * j + 1));
-                mma_bf16(d1 + 4 * t, a[t], word(x1, 2 * j), word(x1, 2 * j + 1));
+                mma_bf16(d + 4 * t, a[t], word(high, 2 * j), word(high, 2 * j + 1));
+                mma_bf16(d + 4 * t, a[t], word(low, 2 * j), word(low, 2 * j + 1));
             }
         }
     if (!CODE::SCALED)
         return;
-    float2 sum = make_float2(0, 0);
+    float x0 = 0, x1 = 0;
     if (CODE::BIASED && 2 * l < room.rows) {
         const float *s = room_sums(&room) + block * room.rows + 2 * l;
-        sum.x = s[0];
-        sum.y = room.rows > 1 ? s[1] : 0.0f;
+        x0 = s[0];
+        x1 = room.rows > 1 ? s[1] : 0.0f;
     }
 #pragma unroll
     for (int o = 0; o < 4; o++) {
         float scale, bias = 0;
         code.outcome(o, &scale, &bias);
-        high[2 * o] = fmaf(scale, d0[2 * o] + d1[2 * o], high[2 * o]);
-        high[2 * o + 1] = fmaf(scale, d0[2 * o + 1] + d1[2 * o + 1], high[2 * o + 1]);
+        sums[2 * o] = fmaf(scale, d[2 * o], sums[2 * o]);
+        sums[2 * o + 1] = fmaf(scale, d[2 * o + 1], sums[2 * o + 1]);
         if (CODE::BIASED) {
-            low[2 * o] = fmaf(bias, sum.x, low[2 * o]);
-            low[2 * o + 1] = fmaf(bias, sum.y, low[2 * o + 1]);
+            sums[2 * o] = fmaf(bias, x0, sums[2 * o]);
+            sums[2 * o + 1] = fmaf(bias, x1, sums[2 * o + 1]);
         }
     }
 }
 
-// The share s, whose first blocks are in the ring, with its tile's rows: sums[2 o + c] of the lane's outputs o = 0..3 and the
-// rows 2 (lane % 4) + c. The ring then holds the first blocks of `next` (count 0: none).
+// Blocks from .. to - 1 with the tile's rows, of a ring filled from `from` on: sums[2 o + c] of the lane's outputs o = 0..3 and
+// the rows 2 (lane % 4) + c. `factor` of the encoding is applied.
 template <class CODE>
-__device__ __forceinline__ void ring_run(weight_ring<CODE> *ring, const share &s, const share &next, warp_room *room,
-                                         int lane, float *sums)
+__device__ __forceinline__ void ring_run(weight_ring<CODE> *ring, const lane_weights &p, int from, int to,
+                                         warp_room *room, const row_source_tile &tile, int lane, float *sums)
 {
-    constexpr int STAGES = CODE::STAGES;
-    float low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        sums[i] = low[i] = 0;
+        sums[i] = 0;
+    for (int b = from; b < to; b += CODE::STAGES) {
+        int last = b + CODE::STAGES < to ? b + CODE::STAGES : to;
+        if (b < room->from || last > room->to)
+            room_fill(room, tile, b, to - b < room->capacity ? to : b + room->capacity, lane);
 #pragma unroll
-    for (int i = 0; i < STAGES; i++) // stages that the share does not use
-        if (i >= s.count && i < next.count)
-            ring->stage[i].load(next.place, next.first + (i << next.shift), lane & 3);
-    for (int b = 0; b < s.count; b += STAGES) {
-        int last = b + STAGES < s.count ? b + STAGES : s.count;
-        if (s.first != room->first || b < room->from || last > room->to)
-            room_fill(room, s.tile, s.first, s.shift, b, s.count - b < room->capacity ? s.count : b + room->capacity,
-                      lane);
-#pragma unroll
-        for (int i = 0; i < STAGES; i++)
-            if (b + i < s.count) {
-                block_product(ring->stage[i], *room, b + i - room->from, lane, sums, low);
-                bool own = b + i + STAGES < s.count;
-                lane_weights place = s.place;
-                int block = s.first + ((b + i + STAGES) << s.shift);
-                if (!own) {
-                    place = next.place;
-                    block = next.first + (i << next.shift);
-                }
-                if (own || i < next.count)
-                    ring->stage[i].load(place, block, lane & 3);
+        for (int i = 0; i < CODE::STAGES; i++)
+            if (b + i < to) {
+                block_product(ring->stage[i], *room, b + i - room->from, lane, sums);
+                if (b + i + CODE::STAGES < to)
+                    ring->stage[i].load(p, b + i + CODE::STAGES, lane & 3);
             }
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        sums[i] = (sums[i] + low[i]) * CODE::factor();
+        sums[i] *= CODE::factor();
 }
 
-// A warp's sums to its part of the block's reduce memory: [row][output of the pair].
-__device__ __forceinline__ void reduce_put(float *reduce, const float *sums, int rows, int lane)
+// A warp's share of one pair, of expert e where there are several: reduce gets the lane's eight sums, 32 floats apart.
+struct share {
+    const struct weight *w;
+    int64_t expert;
+    int32_t pair, from, to, lane;
+    float *reduce;
+    warp_room room;
+    row_source_tile tile;
+};
+
+// Computes a share. ready() is called when the first weights are under way, and tells the tile's rows.
+template <class CODE, class READY> __device__ __forceinline__ void share_products(share *s, READY *ready)
 {
-    int row = 2 * (lane & 3), o = lane >> 2 << 2;
+    int lane = s->lane, from = s->from, to = s->to;
+    lane_weights place = lane_place(s->w, s->expert, s->pair, lane);
+    weight_ring<CODE> ring;
+    ring_fill(&ring, place, from, to, lane);
+    (*ready)(s);
+    float sums[8];
+    ring_run(&ring, place, from, to, &s->room, s->tile, lane, sums);
 #pragma unroll
-    for (int c = 0; c < 2; c++)
-        if (row + c < rows)
-            *(float4 *)(reduce + (row + c) * 32 + o) = make_float4(sums[c], sums[2 + c], sums[4 + c], sums[6 + c]);
+    for (int i = 0; i < 8; i++)
+        s->reduce[i * 32] = sums[i];
 }
 
-// Row `row`, output `lane` of the pair whose first warp is `first`: its `splits` warps' sums in order.
-__device__ __forceinline__ float reduced(const float *reduce, int first, int splits, int row, int lane)
+// The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
+template <class CODE, class READY> __device__ __noinline__ void share_call(share *s, READY *ready)
 {
-    float v = reduce[first * 256 + row * 32 + lane];
+    share_products<CODE>(s, ready);
+}
+
+// Kernels are made for one encoding (CODE) or, with code_mixed, for whatever the weight says.
+struct code_mixed {
+};
+template <class CODE> struct share_run {
+    template <class READY> static __device__ __forceinline__ void run(share *s, READY *ready)
+    {
+        share_products<CODE>(s, ready);
+    }
+};
+template <> struct share_run<code_mixed> {
+    template <class READY> static __device__ __forceinline__ void run(share *s, READY *ready)
+    {
+        with_code(s->w, [&](auto code) { share_call<typename decltype(code)::type>(s, ready); });
+    }
+};
+
+// Sum i of the pair whose first warp is `first`, over its `splits` warps in order.
+__device__ __forceinline__ float reduced(const float *reduce, int first, int splits, int i, int lane)
+{
+    float v = reduce[(first * 8 + i) * 32 + lane];
     for (int w = 1; w < splits; w++)
-        v += reduce[(first + w) * 256 + row * 32 + lane];
+        v += reduce[((first + w) * 8 + i) * 32 + lane];
     return v;
 }
 
-// Kernels are made for one encoding (CODE) or, with code_mixed, for whatever the weight says: then each encoding is a function
-// of its own, so that it has the registers it needs, and a share's weights are asked for when its turn comes.
-struct code_mixed {
-};
-template <class CODE> struct share_runner {
-    weight_ring<CODE> ring;
-    __device__ __forceinline__ void begin(const share &s, int lane)
-    {
-        ring_fill(&ring, s, lane);
-    }
-    __device__ __forceinline__ void run(const share &s, const share &next, warp_room *room, int lane, float *reduce)
-    {
-        float sums[8];
-        ring_run(&ring, s, next, room, lane, sums);
-        reduce_put(reduce, sums, room->rows, lane);
-    }
-};
-template <class CODE> __device__ __noinline__ void share_call(const share *s, warp_room *room, int lane, float *reduce)
-{
-    share_runner<CODE> runner;
-    share none = {};
-    runner.begin(*s, lane);
-    runner.run(*s, none, room, lane, reduce);
-}
-template <> struct share_runner<code_mixed> {
-    __device__ __forceinline__ void begin(const share &, int)
-    {
-    }
-    __device__ __forceinline__ void run(const share &s, const share &, warp_room *room, int lane, float *reduce)
-    {
-        with_code(s.w, [&](auto code) { share_call<typename decltype(code)::type>(&s, room, lane, reduce); });
-    }
-};
-
-// How many warps of a block share a pair's k.
 __host__ __device__ __forceinline__ int warp_splits(int blocks)
 {
     return blocks >= 48 ? 8 : blocks >= 16 ? 4 : blocks >= 8 ? 2 : 1;
 }
 
-// Gives the share every 2^shift-th block of from .. to - 1, from the `part`-th on: the warps of a pair then read side by side.
-__device__ __forceinline__ void share_cut(share *s, int from, int to, int shift, int part)
+// First block of share `share` of `shares`.
+__host__ __device__ __forceinline__ int share_begin(int blocks, int share, int shares)
 {
-    s->first = from + part;
-    s->shift = shift;
-    s->count = to - s->first > 0 ? ((to - s->first - 1) >> shift) + 1 : 0;
+    return (int)((int64_t)blocks * share / shares);
 }
 
 __device__ __forceinline__ float activate(float v, int activation)
