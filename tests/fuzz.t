@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each fuzz target for a few seconds with a fixed seed: safetensors headers, tokenizer.json, config.json and the pack file.
+# FUZZ_SECONDS sets how long; the heads of tests/fuzz/* say what each holds and how to reproduce a finding.
+
+seconds=${FUZZ_SECONDS:-5}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+number=0
+
+report() { # STATUS NAME
+    number=$((number + 1))
+    if [ "$1" = 0 ]; then echo "ok $number - $2"; else echo "not ok $number - $2"; fi
+    tail -n "$([ "$1" = 0 ] && echo 1 || echo 20)" "$scratch/log" | sed 's/^/# /'
+}
+
+echo 1..4
+for target in safetensors tokenizer_json config_json; do
+    lua5.4 tests/fuzz/$target.lua "$seconds" 1 >"$scratch/log" 2>&1
+    report $? "$target"
+done
+mkdir -p build/tests/fuzz "$scratch/found"
+clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/pack.c runtime/pack.c -o build/tests/fuzz/pack_target -lxxhash -lpthread \
+    >"$scratch/log" 2>&1 &&
+    build/tests/fuzz/pack_target -max_total_time="$seconds" -seed=1 -max_len=4096 -artifact_prefix="$scratch/found/" "$scratch/found" \
+        tests/fuzz/corpus/pack >"$scratch/log" 2>&1
+report $? pack
