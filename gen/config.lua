@@ -30,6 +30,7 @@ local function read_json(path, required)
     end
     local text = file:read("a")
     file:close()
+    if not text then fail("%s: is not a file that can be read", path) end
     if #text > 16 << 20 then fail("%s: %d bytes; at most 16 MiB are expected", path, #text) end
     local ok, value = pcall(cjson.decode, text)
     if not ok then fail("%s: not valid JSON (%s)", path, tostring(value):gsub("\n.*", "")) end
@@ -98,6 +99,12 @@ local function flatten(path, root)
     return flat
 end
 
+-- Keys whose default is false and that are true or false; for others false means "not given".
+local flags <const> = {
+    tie_word_embeddings = true, attention_bias = true, mtp_use_dedicated_embeddings = true, mamba_proj_bias = true, mlp_bias = true,
+    use_bias = true,
+}
+
 local function check_schema(path, flat, family, c)
     local required, optional = {}, {}
     local function take(part)
@@ -127,7 +134,7 @@ local function check_schema(path, flat, family, c)
             v = integer(path, k, v, zero_allowed[k] and 0 or 1, limits[k] or 2 ^ 31 - 1 | 0)
         elseif math.type(default) == "float" then
             if type(v) ~= "number" or not (v >= 0 and v < 1e12) then fail("%s: %s: a number is expected, found %s", path, k, show(v)) end
-        elseif default == true or (default == false and type(v) == "boolean") then
+        elseif default == true or flags[k] or (default == false and type(v) == "boolean") then
             if type(v) ~= "boolean" then fail("%s: %s: true or false is expected, found %s", path, k, show(v)) end
         elseif type(default) == "string" and type(v) ~= "string" then
             fail("%s: %s: a string is expected, found %s", path, k, show(v))

@@ -28,6 +28,7 @@ struct run {
     json_t *messages;
     int32_t *reply;
     int replied, room;
+    int64_t taken; // tokens of all replies, end tokens too
     enum stop stop;
 };
 
@@ -169,6 +170,7 @@ static bool show(struct run *r, int32_t id, struct error *error)
 static bool take(struct run *r, const int32_t *ids, int count, bool *done, struct error *error)
 {
     for (int i = 0; i < count && !*done; i++) {
+        r->taken++;
         if (is_end(ids[i])) {
             r->stop = STOP_END;
             *done = true;
@@ -225,7 +227,7 @@ static void summary(const struct run *r)
     const struct stream_counters *c = stream_counters(r->stream);
     fprintf(stderr,
             "prompt %lld tokens, %.1f tok/s; reply %lld tokens, %.1f tok/s; drafted %lld, accepted %lld; stop: %s\n",
-            (long long)c->prompt_tokens, rate(c->prompt_tokens, c->prompt_seconds), (long long)c->reply_tokens,
+            (long long)c->prompt_tokens, rate(c->prompt_tokens, c->prompt_seconds), (long long)r->taken,
             rate(c->reply_tokens, c->decode_seconds), (long long)c->drafted, (long long)c->accepted,
             stop_names[r->stop]);
 }

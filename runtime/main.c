@@ -27,7 +27,11 @@ static void usage(FILE *file)
 
 static int complain(const struct error *error)
 {
-    fprintf(stderr, "%s: %s\n", model.name, *error->text ? error->text : "failed without a reason");
+    struct error shown = *error;
+    for (char *c = shown.text; *c; c++) // input may be quoted in it
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+    fprintf(stderr, "%s: %s\n", model.name, *shown.text ? shown.text : "failed without a reason");
     return error->code ? error->code : EXIT_BAD;
 }
 

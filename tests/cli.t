@@ -235,7 +235,7 @@ ok $? "a message without special tokens is tokenized with what surrounds it"
 timeout -s INT 1 "$binary" run --isa portable --raw -p "a" -n 2500 --temperature 5 --top-k 0 --top-p 1 --seed 2 >"$out" 2>"$err"
 [ $? = 124 ] && tail -1 "$err" | grep -q "stop: interrupted"
 ok $? "an interrupt ends the reply with its summary"
-if command -v script >/dev/null; then
+if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; then
     (printf 'What does ls do?\n'; sleep 0.5; printf '/new\n'; printf 'What does ls do?\n'; sleep 0.5; printf '/exit\n') |
         script -qec "$binary run --temperature 0 -n 40 --quiet" /dev/null >"$out" 2>"$err"
     [ "$(grep -cF "$(cat "$scratch/reply")" "$out")" = 2 ]
