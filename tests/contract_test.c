@@ -5,23 +5,13 @@
 
 #include "runtime/engine.h"
 #include "runtime/model.h"
+#include "tests/tap.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 enum { PROMPTS = 200, SOME = 16, REPLY = 24, IDS = 1024 };
-
-static int tests, failures;
-
-static void ok(bool good, const char *name, const char *detail)
-{
-    tests++;
-    failures += !good;
-    printf("%s %d - %s\n", good ? "ok" : "not ok", tests, name);
-    if (!good && detail && *detail)
-        printf("# %s\n", detail);
-}
 
 struct prompt {
     int32_t ids[IDS];
@@ -262,6 +252,5 @@ int main(void)
     kv_caches();
     every_isa();
     resumed();
-    printf("1..%d\n", tests);
-    return failures != 0;
+    return done();
 }

@@ -5,23 +5,13 @@
 // Linked with the model's programs and with a page pool that poisons pages that are given back.
 
 #include "runtime/engine_state.h"
+#include "tests/tap.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 enum { PROMPTS = 8, REPLY = 20, IDS = 160, DETAIL = 1400 };
-
-static int tests, failures;
-
-static void ok(bool good, const char *name, const char *detail)
-{
-    tests++;
-    failures += !good;
-    printf("%s %d - %s\n", good ? "ok" : "not ok", tests, name);
-    if (!good && detail && *detail)
-        printf("# %s\n", detail);
-}
 
 struct prompt {
     int32_t ids[IDS];
@@ -490,6 +480,5 @@ int main(void)
     penalties();
     beside();
     encodings();
-    printf("1..%d\n", tests);
-    return failures != 0;
+    return done();
 }

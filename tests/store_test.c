@@ -5,17 +5,9 @@
 
 #include "graphs/store.h"
 #include "runtime/pool.h"
+#include "tests/tap.h"
 #include <stdlib.h>
 #include <string.h>
-
-static int tests, failures;
-
-static void ok(bool good, const char *name)
-{
-    tests++;
-    failures += !good;
-    printf("%s %d - %s\n", good ? "ok" : "not ok", tests, name);
-}
 
 // The toy program adds the bound lane's table entry to the result through one real kernel: `add` with the table as addend.
 static float total[1];
@@ -71,14 +63,14 @@ static void order_of_sights(void)
 {
     struct scene s = open_scene(1 << 20, 8);
     const struct graph_counters *c = graph_store_counters(s.store);
-    ok(run(&s, &toy, 0, 1, 1) == 1 && c->eager == 1 && c->captured == 0, "first sight runs eagerly");
+    ok(run(&s, &toy, 0, 1, 1) == 1 && c->eager == 1 && c->captured == 0, "first sight runs eagerly", NULL);
     ok(run(&s, &toy, 0, 1, 1) == 1 && c->captured == 1 && c->replayed == 1,
-       "second sight is captured and gives the same");
-    ok(run(&s, &toy, 0, 1, 1) == 1 && c->replayed == 2 && c->eager == 1, "third sight replays");
-    ok(run(&s, &toy, 1, 1, 1) == 10 && c->eager == 2, "another table is another key");
-    ok(run(&s, &toy, 0, 2, 1) == 1 && c->eager == 3, "another generation is another key");
-    ok(run(&s, &toy, 0, 1, 2) == 1 && c->eager == 4, "another draft is another key");
-    ok(run(&s, &other, 0, 1, 1) == 1 && c->eager == 5, "another program is another key");
+       "second sight is captured and gives the same", NULL);
+    ok(run(&s, &toy, 0, 1, 1) == 1 && c->replayed == 2 && c->eager == 1, "third sight replays", NULL);
+    ok(run(&s, &toy, 1, 1, 1) == 10 && c->eager == 2, "another table is another key", NULL);
+    ok(run(&s, &toy, 0, 2, 1) == 1 && c->eager == 3, "another generation is another key", NULL);
+    ok(run(&s, &toy, 0, 1, 2) == 1 && c->eager == 4, "another draft is another key", NULL);
+    ok(run(&s, &other, 0, 1, 1) == 1 && c->eager == 5, "another program is another key", NULL);
     close_scene(&s);
 }
 
@@ -90,17 +82,17 @@ static void budgets(void)
         run(&s, &toy, t, 1, 1);
         run(&s, &toy, t, 1, 1);
     }
-    ok(c->captured == 3 && c->evicted == 1, "the least recently used graph leaves when the count is full");
+    ok(c->captured == 3 && c->evicted == 1, "the least recently used graph leaves when the count is full", NULL);
     ok(run(&s, &toy, 1, 1, 1) == 10 && run(&s, &toy, 2, 1, 1) == 100 && c->captured == 3,
-       "the younger ones are still held");
+       "the younger ones are still held", NULL);
     graph_store_clear(s.store);
-    ok(graph_store_bytes(s.store) == 0, "clearing gives every byte back");
+    ok(graph_store_bytes(s.store) == 0, "clearing gives every byte back", NULL);
     close_scene(&s);
     s = open_scene(16, 8);
     run(&s, &toy, 0, 1, 1);
     ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->failed == 1 &&
            graph_store_counters(s.store)->eager == 2,
-       "a graph larger than the budget: eager, with the same result");
+       "a graph larger than the budget: eager, with the same result", NULL);
     close_scene(&s);
 }
 
@@ -110,9 +102,10 @@ static void failed_capture(void)
     graph_test_fail_capture = 1;
     run(&s, &toy, 0, 1, 1);
     ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->failed == 1,
-       "a failed capture: eager, with the same result");
+       "a failed capture: eager, with the same result", NULL);
     graph_test_fail_capture = 0;
-    ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->captured == 1, "and captured when it can be");
+    ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->captured == 1, "and captured when it can be",
+       NULL);
     close_scene(&s);
 }
 
@@ -124,9 +117,9 @@ static void warm(void)
         .program = &toy, .lanes = 1, .rows = 1, .generation = 1, .draft = {1}, .table = {b.lanes.table[0]}};
     total[0] = 0;
     graph_store_warm(s.store, s.exec, &key, &b);
-    ok(total[0] == 0, "warming captures and does not run");
+    ok(total[0] == 0, "warming captures and does not run", NULL);
     ok(run(&s, &toy, 1, 1, 1) == 10 && graph_store_counters(s.store)->replayed == 1,
-       "a warmed key replays at first sight");
+       "a warmed key replays at first sight", NULL);
     close_scene(&s);
 }
 
@@ -137,7 +130,7 @@ static void red_controls(void)
     graph_test_ignore_tables = 1;
     run(&s, &toy, 0, 1, 1);
     run(&s, &toy, 0, 1, 1);
-    ok(run(&s, &toy, 1, 1, 1) != 10, "red: without the table in the key a swapped table is missed");
+    ok(run(&s, &toy, 1, 1, 1) != 10, "red: without the table in the key a swapped table is missed", NULL);
     graph_test_ignore_tables = 0;
     close_scene(&s);
     s = open_scene(1 << 20, 8);
@@ -145,8 +138,8 @@ static void red_controls(void)
     run(&s, &toy, 0, 1, 1);
     run(&s, &toy, 0, 1, 1);
     run(&s, &toy, 0, 2, 1);
-    ok(graph_store_counters(s.store)->replayed == 2,
-       "red: without the generation in the key a stale graph is replayed");
+    ok(graph_store_counters(s.store)->replayed == 2, "red: without the generation in the key a stale graph is replayed",
+       NULL);
     graph_test_ignore_generation = 0;
     close_scene(&s);
 }
@@ -158,6 +151,5 @@ int main(void)
     failed_capture();
     warm();
     red_controls();
-    printf("1..%d\n", tests);
-    return failures != 0;
+    return done();
 }
