@@ -7,6 +7,7 @@
 
 package.path = "tests/lib/?.lua;" .. package.path
 local draft_toy = require "draft_toy"
+local tap = require "tap"
 
 local FIXTURES <const>, OUT <const> = "tests/fixtures/reference/", "build/tests/families/"
 -- family, folder, whether it gets a head
@@ -19,13 +20,7 @@ local MORE <const> = {
     { "flashnext", "fn-c", true },
 }
 
-local count, failures = 0, 0
-local function ok(good, name, detail)
-    count = count + 1
-    if not good then failures = failures + 1 end
-    print((good and "ok " or "not ok ") .. count .. " - " .. name)
-    if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-end
+local ok = tap.ok
 
 local function capture(command)
     local pipe = io.popen(command .. " 2>" .. OUT .. "stderr")
@@ -132,5 +127,4 @@ for _, t in ipairs(toys) do
         end
     end
 end
-print("1.." .. count)
-os.exit(failures == 0 and 0 or 1)
+tap.done()

@@ -8,6 +8,7 @@
 
 package.path = "gen/?.lua;models/?.lua;tests/lib/?.lua;" .. package.path
 local cjson = require "cjson"
+local tap = require "tap"
 local fuse = require "fuse"
 local ops = require "ops"
 local place = require "place"
@@ -17,13 +18,7 @@ local OUT <const>, GOLDEN <const> = "build/tests/generator/", "tests/fixtures/go
 local REFERENCE <const> = "tests/fixtures/reference/"
 local update <const> = arg[1] == "--update"
 
-local count, failures = 0, 0
-local function ok(good, name, detail)
-    count = count + 1
-    if not good then failures = failures + 1 end
-    print((good and "ok " or "not ok ") .. count .. " - " .. name)
-    if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-end
+local ok = tap.ok
 
 local function read(path)
     local f = io.open(path, "rb")
@@ -404,5 +399,4 @@ check_bad()
 check_meaning()
 local _, fuzzed = run("lua5.4 tests/fuzz/config_json.lua 3 1")
 ok(fuzzed:find("^%d+ tries, %d+ built\n$"), "three seconds of mutated configs", fuzzed)
-print("1.." .. count)
-os.exit(failures == 0 and 0 or 1)
+tap.done()

@@ -7,15 +7,10 @@
 
 package.path = "tests/lib/?.lua;" .. package.path
 local cjson = require "cjson"
+local tap = require "tap"
 
 local OUT <const> = "build/tests/plan/"
-local count, failures = 0, 0
-local function ok(good, name, detail)
-    count = count + 1
-    if not good then failures = failures + 1 end
-    print((good and "ok " or "not ok ") .. count .. " - " .. name)
-    if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-end
+local ok = tap.ok
 
 local function capture(command)
     local pipe = io.popen(command .. " 2>&1")
@@ -134,5 +129,4 @@ ok(good, "the engine builds", text)
 for _, p in ipairs(PUBLIC) do check_public(p) end
 check_resident()
 check_cache()
-print("1.." .. count)
-os.exit(failures == 0 and 0 or 1)
+tap.done()

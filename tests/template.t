@@ -5,8 +5,9 @@
 -- that Jinja2 gave, or fails where it failed; what the compiler has not stops the build with its line.
 -- PIANOLA_TEMPLATE_BREAK=trim|lstrip|undefined|scope breaks one rule of the compiler first, to show that the tests see it.
 
-package.path = "gen/?.lua;" .. package.path
+package.path = "tests/lib/?.lua;gen/?.lua;" .. package.path
 local cjson = require "cjson"
+local tap = require "tap"
 local emit = require "template_emit"
 local fail = require "fail"
 local lex = require "template_lex"
@@ -16,14 +17,7 @@ local template = require "template"
 local FIXTURES, OUT = "tests/fixtures/templates/", "build/test_template/"
 local COMPILER = os.getenv("CC") or "gcc"
 local FAMILIES = { "qwen3", "qwen3_coder", "flash_next", "qwen3_6", "nemotron", "embedded" }
-local count, failures = 0, 0
-
-local function ok(condition, name, detail)
-    count = count + 1
-    if not condition then failures = failures + 1 end
-    print(("%s %d - %s"):format(condition and "ok" or "not ok", count, name))
-    if not condition and detail then print("#   " .. tostring(detail):gsub("\n", "\n#   ")) end
-end
+local ok = tap.ok
 
 local function read(path)
     local file = assert(io.open(path, "rb"))
@@ -107,7 +101,7 @@ local function build()
 end
 
 -- Passes the driver's TAP lines on, numbered.
-local function tap(arguments)
+local function pass_on(arguments)
     local _, text = run(OUT .. "driver " .. arguments)
     local seen = 0
     for line in text:gmatch("[^\n]+") do
@@ -376,16 +370,15 @@ refusals()
 if build() then
     command_line()
     local cases = #cjson.decode(read(FIXTURES .. "snippets.json")).cases
-    ok(tap("arguments") == 11, "the arguments of chat_render were checked")
-    ok(tap("snippets " .. FIXTURES .. "snippets.json") == cases, "every snippet was rendered")
+    ok(pass_on("arguments") == 11, "the arguments of chat_render were checked")
+    ok(pass_on("snippets " .. FIXTURES .. "snippets.json") == cases, "every snippet was rendered")
     local conversations = #cjson.decode(read(FIXTURES .. "conversations.json"))
     for _, family in ipairs(FAMILIES) do
-        local seen = tap(("family %s %sconversations.json %s%s.expected.json"):format(family, FIXTURES, FIXTURES, family))
+        local seen = pass_on(("family %s %sconversations.json %s%s.expected.json"):format(family, FIXTURES, FIXTURES, family))
         ok(seen == conversations and seen >= 40, "every conversation was rendered by " .. family)
     end
     provenance()
     hostile()
     control_tokens()
 end
-print("1.." .. count)
-os.exit(failures == 0 and 0 or 1)
+tap.done()

@@ -4,8 +4,9 @@
 -- The tokenizer from tokenizer.json to ids and back: stored answers of the `tokenizers` library, a slow encoder written apart
 -- from it, long and ill-formed input, and what the generator refuses. Run from the repository root.
 
-package.path = "gen/?.lua;tests/?.lua;" .. package.path
+package.path = "tests/lib/?.lua;gen/?.lua;tests/?.lua;" .. package.path
 local cjson = require "cjson"
+local tap = require "tap"
 local fail = require "fail"
 local reference = require "tokenizer_reference"
 local tokenizer = require "tokenizer"
@@ -14,13 +15,7 @@ local DIR, FIXTURES, EMBEDDED = "build/test/tokenizer", "tests/fixtures/tokenize
 local CC = os.getenv("CC") or "cc"
 local CFLAGS = os.getenv("CFLAGS") or "-std=gnu11 -O1"
 
-local count, failures = 0, 0
-local function ok(good, name, detail)
-    count = count + 1
-    if not good then failures = failures + 1 end
-    print((good and "ok " or "not ok ") .. count .. " - " .. name)
-    if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-end
+local ok = tap.ok
 
 local function run(command)
     local good, how, code = os.execute(command)
@@ -293,5 +288,4 @@ ill_formed()
 long_words()
 refusals()
 command_line()
-print("1.." .. count)
-os.exit(failures == 0)
+tap.done()

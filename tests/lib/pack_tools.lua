@@ -6,22 +6,10 @@
 package.path = "gen/?.lua;tests/lib/?.lua;" .. package.path
 
 local fail = require "fail"
+local tap = require "tap"
 
 local tools = { folder = "build/tests/pack" }
-local count, failed = 0, 0
-
-function tools.ok(condition, name, detail)
-    count = count + 1
-    if not condition then failed = failed + 1 end
-    print((condition and "ok " or "not ok ") .. count .. " - " .. name)
-    if not condition and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
-    return condition
-end
-
-function tools.done()
-    print("1.." .. count)
-    os.exit(failed == 0 and 0 or 1)
-end
+tools.ok, tools.done = tap.ok, tap.done
 
 -- Runs f; returns the message of fail(), or nil when it succeeded. Any other error is a bug and ends the test.
 function tools.refusal(f, ...)

@@ -4,12 +4,13 @@
 
 local tap = { count = 0, failures = 0 }
 
--- detail is shown when the check fails.
+-- detail is shown when the check fails. Returns the condition.
 function tap.ok(good, name, detail)
     tap.count = tap.count + 1
     if not good then tap.failures = tap.failures + 1 end
     print((good and "ok " or "not ok ") .. tap.count .. " - " .. name)
     if not good and detail then print("# " .. tostring(detail):gsub("\n", "\n# ")) end
+    return good
 end
 
 -- Prints the plan and ends the process: 1 when a check failed.
