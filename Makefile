@@ -27,7 +27,7 @@ ARCH    := $(shell uname -m)
 WARN    := -Wall -Wextra -Wconversion -Wvla -Werror
 CFLAGS  ?= -O2
 BASE    := -std=gnu11 $(CFLAGS) $(WARN) -ffp-contract=off -fno-strict-aliasing -I. -I$(B)/common
-LIBS    := -lxxhash -lpcre2-8 -lutf8proc -ljansson -lpthread -lm
+LIBS    := -lxxhash -lpcre2-8 -lutf8proc -ljansson -lmicrohttpd -lpthread -lm
 ifneq ($(SANITIZE),)
 BASE    += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -DSANITIZE_BUILD
 LIBS    += -fsanitize=address,undefined
@@ -40,8 +40,8 @@ CHIPS   ?= 90a
 BASE    += -I$(CUDA)/include
 NVFLAGS := -std=c++17 -O3 -I. -I$(B)/common -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings --expt-relaxed-constexpr \
            $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
-# One binary that needs nothing but the driver: third-party libraries are linked in.
-LIBS    := -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjansson.a -L$(CUDA)/lib64 -lcudart_static -lpthread -ldl -lrt -lm -lstdc++
+# One binary that needs nothing but the driver and the HTTP library: the others are linked in.
+LIBS    := -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjansson.a -lmicrohttpd -L$(CUDA)/lib64 -lcudart_static -lpthread -ldl -lrt -lm -lstdc++
 endif
 
 # Instruction sets: the same kernel sources, compiled once for each.
@@ -58,7 +58,7 @@ endif
 ONCE     := kernels/cpu/isa.c $(wildcard kernels/cpu/layout*.c)
 KERNELS  := $(filter-out $(ONCE),$(wildcard kernels/cpu/*.c))
 OTHER    := $(if $(filter cuda,$(TARGET)),%_cpu.c graphs/kernels.c,%_cuda.c)
-RUNTIME  := $(filter-out $(wildcard runtime/packer*.c) $(OTHER),$(wildcard runtime/*.c graphs/*.c))
+RUNTIME  := $(filter-out $(wildcard runtime/packer*.c) $(OTHER),$(wildcard runtime/*.c runtime/*/*.c graphs/*.c))
 PACKER   := $(wildcard runtime/packer*.c) runtime/pack.c
 CPU_OBJECTS := $(foreach isa,$(ISAS),$(KERNELS:%.c=$(B)/common/$(isa)/%.o)) $(ONCE:%.c=$(B)/common/%.o)
 CUDA_OBJECTS := $(patsubst %.cu,$(B)/common/%.o,$(wildcard kernels/cuda/*.cu)) $(ONCE:%.c=$(B)/common/%.o)
