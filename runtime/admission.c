@@ -24,7 +24,11 @@ static bool check_request(struct engine *e, const struct request *r, int *reply,
     if (r->count >= e->context || r->reply > e->context - r->count)
         return error_set(error, "a prompt of %d tokens and a reply of up to %d do not fit the context of %d positions",
                          r->count, r->reply > 0 ? r->reply : 1, e->context);
-    *reply = r->reply > 0 ? r->reply : e->context - r->count;
+    for (int i = 0; i < r->mark_count; i++)
+        if (r->marks[i] < 0 || r->marks[i] > r->count || (i > 0 && r->marks[i] < r->marks[i - 1]))
+            return error_set(error, "mark %d: positions of the prompt of %d tokens in order are expected, found %d", i,
+                             r->count, r->marks[i]);
+    *reply = r->prompt_only ? 0 : r->reply > 0 ? r->reply : e->context - r->count;
     uint32_t need = admission_need(e, r->count + *reply);
     if (need > e->pages.count)
         return error_set(
@@ -32,6 +36,31 @@ static bool check_request(struct engine *e, const struct request *r, int *reply,
             "a prompt of %d tokens and a reply of up to %d need %u pages of %d positions (%u of them for its "
             "states), and the pool has %u: ask for a shorter reply, or start with more pages",
             r->count, *reply, need, e->options.page, e->plan.run_pages, e->pages.count);
+    return true;
+}
+
+// First come, first served; those in the background behind all others.
+static void enqueue(struct engine *e, struct stream *s)
+{
+    struct stream **at = &e->first;
+    while (*at && (s->background || !(*at)->background))
+        at = &(*at)->next;
+    s->next = *at;
+    *at = s;
+    e->last = s->next ? e->last : s;
+}
+
+static bool copy_prompt(struct stream *s, const struct request *r)
+{
+    s->prompt = malloc((size_t)r->count * sizeof *s->prompt);
+    s->marks = r->mark_count > 0 ? malloc((size_t)r->mark_count * sizeof *s->marks) : NULL;
+    if (!s->prompt || (r->mark_count > 0 && !s->marks))
+        return false;
+    memcpy(s->prompt, r->ids, (size_t)r->count * sizeof *s->prompt);
+    if (s->marks)
+        memcpy(s->marks, r->marks, (size_t)r->mark_count * sizeof *s->marks);
+    s->prompt_count = r->count;
+    s->mark_count = r->mark_count;
     return true;
 }
 
@@ -48,20 +77,17 @@ bool stream_submit(struct engine *e, struct stream **out, const struct request *
     struct stream *s = stream_new(e, &options, error);
     if (!s)
         return false;
-    int32_t *prompt = malloc((size_t)r->count * sizeof *prompt);
-    if (!prompt) {
+    if (!copy_prompt(s, r)) {
         stream_free(s);
         return error_set(error, "no memory for a request of %d tokens", r->count);
     }
-    memcpy(prompt, r->ids, (size_t)r->count * sizeof *prompt);
-    s->prompt = prompt;
-    s->prompt_count = r->count;
     s->reply_most = reply;
     s->ignore_end = r->ignore_end;
+    s->prompt_only = r->prompt_only;
+    s->background = r->background;
     s->submitted = true;
     s->phase = STREAM_WAITING;
-    *(e->last ? &e->last->next : &e->first) = s;
-    e->last = s;
+    enqueue(e, s);
     e->counters.submitted++;
     *out = s;
     return true;
@@ -151,16 +177,32 @@ static void admit(struct engine *e)
     }
 }
 
-// The stream in a phase that was admitted first.
+static bool before(const struct stream *a, const struct stream *b)
+{
+    return a->background != b->background ? b->background : a->served < b->served;
+}
+
+// The stream in a phase that was admitted first; those in the background after all others.
 static struct stream *oldest(struct engine *e, enum stream_phase phase)
 {
     struct stream *found = NULL;
     for (int i = 0; i < e->lanes; i++) {
         struct stream *s = e->slot[i].stream;
-        if (s && s->submitted && s->phase == phase && (!found || s->served < found->served))
+        if (s && s->submitted && s->phase == phase && (!found || before(s, found)))
             found = s;
     }
     return found;
+}
+
+// A prompt without a reply is over when everything before its last token has been read.
+static void end_prompt(struct stream *s)
+{
+    engine_wait(s->engine, NULL);
+    if (s->phase != STREAM_FILLING)
+        return; // its last chunk failed
+    stream_detach(s);
+    s->phase = STREAM_FINISHED;
+    s->engine->counters.finished++;
 }
 
 // One chunk of the oldest prompt, unless replies are owed time. The chunk that ends a prompt draws its first token.
@@ -176,6 +218,10 @@ static void fill(struct engine *e)
     const int most = beside ? e->options.busy_chunk : e->options.solo_chunk;
     const double start = engine_seconds();
     const bool last = at == end - 1;
+    if (last && s->prompt_only) {
+        end_prompt(s);
+        return;
+    }
     bool ok = stream_chunk(s, end, most, last, &rows, &cause) && (!last || stream_first(s, &cause));
     if (!ok) {
         stream_fail(s, &cause);
@@ -215,6 +261,12 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
     }
     *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING); // who waits now waits for a stream to be closed
     return true;
+}
+
+bool engine_warm(struct engine *e, const int32_t *ids, int count, const int *marks, int mark_count)
+{
+    (void)e, (void)ids, (void)count, (void)marks, (void)mark_count;
+    return false; // this engine keeps no states
 }
 
 // ---- what callers see --------------------------------------------------------------------------------------------------------

@@ -190,9 +190,9 @@ static void warm(struct engine *e)
     for (int i = 0; i < e->lanes; i++)
         all[i] = &e->slot[i];
     if (e->lanes > 1 && engine_lane_count(e->lanes) == e->lanes)
-        engine_warm(e, all, e->lanes);
+        engine_capture(e, all, e->lanes);
     for (int i = 0; i < e->lanes; i++)
-        engine_warm(e, &all[i], 1);
+        engine_capture(e, &all[i], 1);
 }
 
 static bool open_all(struct engine *e, struct error *error)

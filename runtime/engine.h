@@ -38,6 +38,10 @@ struct engine_options {
     bool no_drafts;         // leave the draft head out
     bool eager;             // no captured graphs
     bool quiet;             // no progress and start-up lines on stderr
+
+    int64_t cache_bytes;      // what kept prompt states may take beside the lanes; 0: no prompt cache
+    const char *cache_disk;   // folder of kept states that outlive the process; NULL: none
+    int64_t cache_disk_bytes; // what that folder may take; 0: 16 GiB
 };
 
 struct token_bias {
@@ -66,8 +70,17 @@ struct stream_options {
 };
 
 struct stream_counters {
-    int64_t prompt_tokens, reply_tokens, rounds, drafted, accepted, copied, copies_accepted;
+    int64_t prompt_tokens, reply_tokens, rounds, drafted, accepted, copied, copies_accepted; // prompt_tokens: read here
     double prompt_seconds, decode_seconds, longest_gap; // gap: between two rounds of a reply, seconds
+    int64_t cached_tokens;                              // of the prompt, that a kept state stood for
+};
+
+// The prompt cache, for /metrics. A hit: a request whose prompt began at a kept state.
+struct cache_counters {
+    int64_t hits, misses, cached_tokens, saved, evicted, refused, failed; // refused: larger than the budget
+    int64_t states, bytes, budget;                                        // kept now; budget 0: there is no cache
+    int64_t disk_states, disk_bytes, disk_budget, disk_reads, disk_writes, disk_refused; // refused: damaged or foreign
+    int64_t warm_passes, warm_chunks, warm_aside;                                        // aside: passes that gave way
 };
 
 // For /metrics and /health.
@@ -78,6 +91,7 @@ struct engine_counters {
     int64_t pages, pages_claimed, pages_promised, pages_most, page_bytes;
     int lanes, lanes_decoding, lanes_filling, waiting;
     double decode_seconds, prompt_seconds, last_round; // last_round: when, by engine_seconds
+    struct cache_counters cache;
 };
 
 // Opens the model of this binary: plans memory, reads weights, claims lanes. Prints kernels, threads and memory on stderr
@@ -168,6 +182,12 @@ struct request {
     int count;
     int reply;       // most reply tokens; 0: what the context leaves
     bool ignore_end; // go on after end tokens
+    // Positions of the prompt, ascending, at which a state is worth keeping: where another prompt is likely to part from
+    // this one (beginnings of messages, the end of a shared system text). Copied. The cache adds the end and an interval.
+    const int *marks;
+    int mark_count;
+    bool prompt_only; // ends FINISHED, without a token, when the state before the prompt's last token is kept
+    bool background;  // waits behind requests that are not, and its prompt is read after theirs
     struct stream_options options;
 };
 
@@ -178,6 +198,12 @@ bool stream_submit(struct engine *engine, struct stream **out, const struct requ
 // One turn: cancels, admission (first come, first served), one prompt chunk unless replies are owed time, one round. *busy: there
 // is more to do, now. Not while all that there is waits for a lane or pages that a stream to be closed holds. False only when the engine can serve no more; what befalls one stream is told by its phase.
 bool engine_turn(struct engine *engine, bool *busy, struct error *error);
+
+// Reads a prompt in the background so that a request that begins with it finds its state kept: the engine's own stream, one
+// busy chunk a turn, and only in turns in which nothing waits, decodes or fills. As soon as something does, the pass ends and
+// keeps the state that it had reached. One pass at a time: a new one ends the one before. False, and nothing happens, when
+// there is no prompt cache, when the pass could not fit, or when an id is outside the vocabulary.
+bool engine_warm(struct engine *engine, const int32_t *ids, int count, const int *marks, int mark_count);
 
 enum stream_phase stream_phase(const struct stream *stream);
 const char *stream_error(const struct stream *stream);

@@ -66,7 +66,7 @@ static struct graph_key key_of(const struct engine *e, const struct program *pro
     return key;
 }
 
-void engine_warm(struct engine *e, struct slot *const *slots, int count)
+void engine_capture(struct engine *e, struct slot *const *slots, int count)
 {
     struct bind b = bind_lanes(e, slots, count);
     for (int i = 0; i < model.program_count; i++) {

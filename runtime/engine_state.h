@@ -102,8 +102,11 @@ struct stream {
     bool follows, kept_follows; // the head follows it; and did when the state was kept
     bool submitted;             // driven by engine_turn
     bool ignore_end;            // goes on after end tokens
-    int positions;              // most that it may hold
-    int32_t *prompt;            // submitted: [prompt_count]
+    bool prompt_only, background;
+    int *marks; // [mark_count] ascending positions of the prompt at which a state is worth keeping
+    int mark_count;
+    int positions;   // most that it may hold
+    int32_t *prompt; // submitted: [prompt_count]
     int prompt_count;
     int reply_most;    // reply tokens at most
     int reply_from;    // position of the first reply token
@@ -142,7 +145,7 @@ bool engine_run(struct engine *engine, const struct program *program, struct slo
                 struct error *error);
 
 // Captures the programs of every round of these lanes.
-void engine_warm(struct engine *engine, struct slot *const *slots, int count);
+void engine_capture(struct engine *engine, struct slot *const *slots, int count);
 
 // Maps pages so that positions below `positions` are backed. False when the stream's promise is used up.
 bool engine_map(struct engine *engine, struct slot *slot, int positions, struct error *error);

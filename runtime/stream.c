@@ -79,6 +79,7 @@ void stream_free(struct stream *s)
     history_close(&s->history);
     free(s->logprobs);
     free(s->prompt);
+    free(s->marks);
     free(s);
 }
 
