@@ -95,6 +95,47 @@ static void test_draws(void)
     free(logits);
 }
 
+// A mask gives the draw of the same row with -infinity at every other id, and never another id.
+static void test_masks(void)
+{
+    static uint8_t scratch[SAMPLER_SCRATCH] __attribute__((aligned(64)));
+    static const struct sampler settings[] = {
+        {0},
+        {1, 1, 0, 0, 7},
+        {0.8f, 1, 0, 20, 7},
+        {1, 0.95f, 0.1f, 20, 1},
+        {1.3f, 0.5f, 0, 0, 2},
+        {2, 0.99f, 0, 1500, 5},
+    };
+    float *logits = rig_floats(MOST, 1), *masked = rig_floats(MOST, 1);
+    uint32_t mask[(MOST + 31) / 32];
+    bool same = true, legal = true;
+    for (int trial = 0; trial < 600; trial++) {
+        const int32_t n = 1 + rig_below(MOST), share = 1 + rig_below(trial % 3 ? 200 : 2);
+        memset(mask, 0, sizeof mask);
+        const int32_t one = rig_below(n);
+        for (int32_t i = 0; i < n; i++) {
+            logits[i] = trial % 2 ? rig_float(9) : (float)rig_below(7) - 3;
+            const bool in = i == one || rig_below(share) == 0;
+            mask[i / 32] |= (uint32_t)in << (i % 32);
+            masked[i] = in ? logits[i] : -INFINITY;
+        }
+        struct sampler s = settings[trial % 6];
+        const int32_t expected = sampler_draw(masked, n, &s, trial, scratch);
+        s.mask = mask;
+        const int32_t drawn = sampler_draw(logits, n, &s, trial, scratch);
+        same = same && drawn == expected;
+        legal = legal && (mask[drawn / 32] >> (drawn % 32) & 1);
+    }
+    ok(same && legal, "draw: a mask gives the draw of a row with -infinity elsewhere");
+    const float none[] = {1, NAN, -INFINITY, NAN};
+    const uint32_t last = 12;
+    ok(sampler_draw(none, 4, &(struct sampler){1, 0.9f, 0, 3, 3, &last}, 0, scratch) == 2,
+       "draw: without a usable logit the lowest id of the mask");
+    free(masked);
+    free(logits);
+}
+
 // ---- rounds ----------------------------------------------------------------------------------------------------------------
 
 enum { VOCABULARY = 40, WIDTH = 24, CONTEXT = 300, LANES = 2, PROMPT = 21 };
@@ -228,6 +269,8 @@ static int round_turn(struct round *t, int drafts)
         const int32_t *r = result + l * (1 + MAX_WINDOW), n = t->lane[l].length - before[l];
         t->streams_good = t->streams_good && r[0] == n && (n == 0 || t->lane[l].fold == n) &&
                           rig_same(r + 1, t->lane[l].tokens + before[l] + 1, 4 * n);
+        for (int i = 1; i < n; i++)
+            t->streams_good = t->streams_good && r[i] + 1 != t->lane[l].halt;
         got += n;
     }
     rows(t, &t->head, ROWS_ABSORB, 0);
@@ -243,9 +286,18 @@ static int round_turn(struct round *t, int drafts)
     return got;
 }
 
+// Rows that rule out ids 0 to 4; the tail has one row, a window up to MAX_WINDOW.
+static const uint32_t *masks(void)
+{
+    static uint32_t words[MAX_WINDOW * 2];
+    for (int i = 0; i < MAX_WINDOW * 2; i++)
+        words[i] = i % 2 ? 0xff : ~(uint32_t)31;
+    return words;
+}
+
 // Plays prompt and reply of both lanes; tokens: [LANES][CONTEXT + MAX_WINDOW + 1]. Returns rounds; *good: streams were right.
-static int play(const struct rig_ops *ops, float temperature, int chunk, int drafts, int64_t cut, int32_t *tokens,
-                bool *good)
+static int play(const struct rig_ops *ops, float temperature, int chunk, int drafts, int64_t cut, int32_t halt,
+                int32_t *tokens, bool *good)
 {
     static struct round t;
     memset(&t, 0, sizeof t);
@@ -262,6 +314,8 @@ static int play(const struct rig_ops *ops, float temperature, int chunk, int dra
                                   .top_p = 0.9f,
                                   .top_k = 30,
                                   .seed = 5,
+                                  .halt = halt,
+                                  .mask = halt ? masks() : NULL,
                                   .tokens = tokens + l * (CONTEXT + MAX_WINDOW + 1),
                                   .run = calloc(1, 64 + 4 * MAX_WINDOW * WIDTH)};
         t.lanes.lane[l] = &t.lane[l];
@@ -285,11 +339,11 @@ static void test_rounds(const struct rig_ops *ops)
     for (int kind = 0; kind < 2; kind++) {
         bool good;
         const float temperature = kind ? 0.8f : 0;
-        int slow = play(ops, temperature, PROMPT, 0, 0, plain, &good);
+        int slow = play(ops, temperature, PROMPT, 0, 0, 0, plain, &good);
         ok(good, "%s rounds without drafts at temperature %g", ops->isa, (double)temperature);
         static const int drafts[] = {1, 3, 7, 14};
         for (int i = 0; i < 4; i++) {
-            int fast = play(ops, temperature, 1 + 4 * i, drafts[i], i % 2 ? -1 : 2, drafted, &good);
+            int fast = play(ops, temperature, 1 + 4 * i, drafts[i], i % 2 ? -1 : 2, 0, drafted, &good);
             bool same = true;
             for (int l = 0; l < LANES; l++)
                 same = same && rig_same(plain + l * (ALL / LANES), drafted + l * (ALL / LANES), 4 * REPLY);
@@ -303,9 +357,28 @@ static void test_rounds(const struct rig_ops *ops)
     }
 }
 
+// Under masks, and with windows that end at id 7, drafts change nothing either.
+static void test_masked_rounds(const struct rig_ops *ops)
+{
+    enum { ALL = LANES * (CONTEXT + MAX_WINDOW + 1), REPLY = CONTEXT - 20 };
+    static int32_t plain[ALL], drafted[ALL];
+    bool good, fine, same = true, legal = true;
+    play(ops, 0.8f, PROMPT, 0, 0, 8, plain, &good);
+    play(ops, 0.8f, PROMPT, 7, 0, 8, drafted, &fine);
+    for (int l = 0; l < LANES; l++)
+        for (int i = PROMPT; i < REPLY; i++) {
+            same = same && plain[l * (ALL / LANES) + i] == drafted[l * (ALL / LANES) + i];
+            legal = legal && plain[l * (ALL / LANES) + i] > 4;
+        }
+    ok(same && legal && good && fine, "%s masked rounds, drafted and not: the same tokens, all of them allowed",
+       ops->isa);
+}
+
 int main(void)
 {
     test_draws();
+    test_masks();
     rig_each(test_rounds);
+    rig_each(test_masked_rounds);
     return rig_done();
 }

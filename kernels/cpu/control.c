@@ -140,13 +140,24 @@ static int64_t draw_items(const void *p)
     return ((const struct draw_args *)p)->pass->rows;
 }
 
+static const uint32_t *row_mask(const struct draw_args *a, const struct lane *lane, int64_t row)
+{
+    return lane->mask && a->ahead == 1 ? lane->mask + row * mask_words(a->vocabulary) : NULL;
+}
+
 static void draw_run(const void *p, int64_t begin, int64_t end, void *scratch)
 {
     const struct draw_args *a = p;
     for (int64_t r = begin; r < end; r++) {
         const int32_t position = a->pass->position[r];
-        struct lane *lane = a->lanes.lane[a->pass->lane[r]];
-        const struct sampler s = {lane->temperature, lane->top_p, lane->min_p, lane->top_k, lane->seed};
+        const int32_t l = a->pass->lane[r];
+        struct lane *lane = a->lanes.lane[l];
+        const struct sampler s = {.temperature = lane->temperature,
+                                  .top_p = lane->top_p,
+                                  .min_p = lane->min_p,
+                                  .top_k = lane->top_k,
+                                  .seed = lane->seed,
+                                  .mask = row_mask(a, lane, r - a->pass->lane_first[l])};
         float *logits = (float *)(uintptr_t)(a->logits + r * a->ldl),
               *kept = (float *)(void *)((char *)scratch + SAMPLER_SCRATCH);
         // The row is changed for its own draw and put back.
@@ -172,6 +183,8 @@ static void accept_lane(struct lane *lane, const int32_t *drawn, int32_t rows, i
     int32_t accepted = 0, *draft = lane->tokens + lane->length + 1;
     for (; accepted < drafts; accepted++) {
         if (lane->force ? accepted + 1 >= lane->force : draft[accepted] != drawn[accepted])
+            break;
+        if (drawn[accepted] + 1 == lane->halt)
             break;
         draft[accepted] = drawn[accepted];
     }

@@ -55,10 +55,19 @@ struct lane {
     int32_t tail_rows;
     int32_t headless; // 1: the head drafts nothing for this lane in this round (no drafts, or ones that the host wrote)
     int32_t force;    // benches: n + 1 accepts n drafts, right or wrong; 0: off
+    int32_t halt;     // id + 1: no draft is accepted after a draw of id, which is then pending; 0: off
+    int32_t reserved;
     const struct penalties *penalties; // NULL: none
-    int32_t *tokens; // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
-    uint8_t *run;    // recurrent states, at the offsets of the state table
+    const uint32_t *mask; // [rows of the lane in the pass][mask_words(vocabulary)] tokens that may be drawn; NULL: all
+    int32_t *tokens;      // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
+    uint8_t *run;         // recurrent states, at the offsets of the state table
 };
+
+// Words of one row of a mask: bit id % 32 of word id / 32 says whether token id may be drawn.
+static inline int32_t mask_words(int32_t vocabulary)
+{
+    return (vocabulary + 31) / 32;
+}
 
 // The lanes of a pass and their page tables. Captured by value: a graph keeps the tables that it was captured with.
 struct lane_set {

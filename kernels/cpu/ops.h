@@ -391,6 +391,10 @@ struct save_streams_args {
 // Draws a token a row (keyed Gumbel of (seed, position, id); greedy at temperature 0; ties to the lower id).
 // lane->penalties changes the row's logits for its draw alone: they are as they were afterwards. The tokens of the window up to
 // position + ahead - 1 count as if they were in the reply already.
+// lane->mask: the lane's i-th row of the pass draws among the tokens of mask row i alone, as if every other logit were -infinity after the
+// penalties and before top-k; the logits stay as they are. A row allows at least one token; with no usable logit (NaN or -infinity) among
+// them the draw is the lowest id allowed. Only rows with ahead == 1 (trunk and tail) have masks: a lane whose mask is set is
+// headless, so the head never draws for it.
 // The position of the draw is the row's position + ahead: 1 in the trunk, 2 in the head. With store >= 0 the token goes to
 // lane->tokens[position + store] as well (the head: 2).
 struct draw_args {
@@ -401,7 +405,8 @@ struct draw_args {
     int32_t *drawn; // [rows]
 };
 
-// Accepts the longest prefix of the window's drafts that equals the draws; commits: length, fold, the pending token; the
+// Accepts the longest prefix of the window's drafts that equals the draws, none after a draw of lane->halt - 1 (so that token
+// is the pending one and the host sees it before what follows it is drawn); commits: length, fold, the pending token; the
 // result block gets, a lane: accepted + 1 and the new tokens. A direct window (of one row) has updated its states in place.
 struct accept_args {
     const struct pass *pass;

@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(MAX_LANES *WARP) accept_kernel(const __grid_co
     const int32_t length = lane->length, drafts = least(lane->drafts, rows - 1), force = lane->force;
     int32_t *tokens = lane->tokens;
     const int32_t token = i < rows ? drawn[i] : 0;
-    const bool equal = i < drafts && (force ? i + 1 < force : tokens[length + 1 + i] == token);
+    const bool equal =
+        i < drafts && (force ? i + 1 < force : tokens[length + 1 + i] == token) && token + 1 != lane->halt;
     const int32_t accepted = __ffs((int)~__ballot_sync(WHOLE_WARP, equal)) - 1;
     if (i <= accepted) {
         result[1 + i] = token;
