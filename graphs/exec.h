@@ -53,11 +53,15 @@ int exec_recording_launches(const struct recording *recording);
 // Waits until everything that was launched is done. False with program-independent text when something failed.
 bool exec_sync(struct exec *exec, struct error *error);
 
-// Adds each launch's time to seconds[number] until called with NULL. Launches then run one by one.
-void exec_profile(struct exec *exec, double *seconds);
+// Adds the time of each launch of the program that emits with `emit` to seconds[number] until called with NULL. The launches
+// of that program then run one by one; other programs run as ever.
+void exec_profile(struct exec *exec, void (*emit)(struct exec *, const struct bind *), double *seconds);
 
-// Whether launches are timed one by one, which a replayed graph cannot be on every target.
-bool exec_profiling(const struct exec *exec);
+// Whether a program's launches are timed one by one, which a replayed graph cannot be on every target.
+bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const struct bind *));
+
+// Runs a program eagerly.
+void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind);
 
 // CPU: the thread pool, for measurements that need the same threads. NULL on a GPU.
 struct pool;

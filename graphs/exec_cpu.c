@@ -27,9 +27,11 @@ struct exec {
     const struct kernel *const *kernels; // [KERNEL_COUNT]
     const char *isa;
     struct pool *pool;
-    struct recording *record; // not NULL: capture
-    bool failed;              // a capture ran out of memory
-    double *seconds;
+    struct recording *record;                             // not NULL: capture
+    bool failed;                                          // a capture ran out of memory
+    void (*profiled)(struct exec *, const struct bind *); // whose launches are timed, or NULL
+    double *profile;                                      // where to
+    double *seconds;                                      // profile while that program runs, else NULL
 };
 
 struct exec *exec_open(const struct exec_options *options, struct error *error)
@@ -72,15 +74,23 @@ struct pool *exec_pool(struct exec *exec)
     return exec->pool;
 }
 
-void exec_profile(struct exec *exec, double *seconds)
+void exec_profile(struct exec *exec, void (*emit)(struct exec *, const struct bind *), double *seconds)
 {
-    exec->seconds = seconds;
+    exec->profiled = seconds ? emit : NULL;
+    exec->profile = seconds;
+    exec->seconds = NULL;
 }
 
-bool exec_profiling(const struct exec *exec)
+bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const struct bind *))
 {
-    (void)exec;
-    return false; // a replay runs its launches one by one anyhow
+    return exec->profiled == emit;
+}
+
+void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
+{
+    exec->seconds = exec->profiled == emit ? exec->profile : NULL;
+    emit(exec, bind);
+    exec->seconds = NULL;
 }
 
 bool exec_sync(struct exec *exec, struct error *error)

@@ -36,9 +36,11 @@ struct exec {
     cudaStream_t stream;
     struct cudaDeviceProp properties;
     char name[16];
-    cudaError_t status; // the first that failed since the last exec_sync
-    int failed_kernel;  // which launch it was, or -1
-    double *seconds;
+    cudaError_t status;                                   // the first that failed since the last exec_sync
+    int failed_kernel;                                    // which launch it was, or -1
+    void (*profiled)(struct exec *, const struct bind *); // whose launches are timed, or NULL
+    double *profile;                                      // where to
+    double *seconds;                                      // profile while that program runs, else NULL
     cudaEvent_t start, stop;
 };
 
@@ -107,14 +109,23 @@ struct pool *exec_pool(struct exec *exec)
     return NULL;
 }
 
-void exec_profile(struct exec *exec, double *seconds)
+void exec_profile(struct exec *exec, void (*emit)(struct exec *, const struct bind *), double *seconds)
 {
-    exec->seconds = seconds;
+    exec->profiled = seconds ? emit : NULL;
+    exec->profile = seconds;
+    exec->seconds = NULL;
 }
 
-bool exec_profiling(const struct exec *exec)
+bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const struct bind *))
 {
-    return exec->seconds != NULL;
+    return exec->profiled == emit;
+}
+
+void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
+{
+    exec->seconds = exec->profiled == emit ? exec->profile : NULL;
+    emit(exec, bind);
+    exec->seconds = NULL;
 }
 
 const char *const *exec_available(void)

@@ -188,14 +188,14 @@ void graph_store_run(struct graph_store *store, struct exec *exec, const struct 
     struct graph_key k = canonical(key);
     uint64_t hash = hash_of(&k), *seen = &store->seen[hash % SEEN];
     struct entry *e = find(store, &k, hash);
-    if (exec_profiling(exec))
+    if (exec_profiling(exec, key->program->emit))
         e = NULL;
     else if (!e && *seen == hash)
         e = capture(store, exec, &k, hash, bind);
     if (!e) {
         *seen = hash;
         store->counters.eager++;
-        key->program->emit(exec, bind);
+        exec_run(exec, key->program->emit, bind);
         return;
     }
     if (e != store->newest) {

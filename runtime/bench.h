@@ -21,12 +21,14 @@ struct bench {
     struct pool *pool; // the ceiling's; the engine has its own
     struct ceiling *ceiling;
     const struct program *program; // of one token
-    int32_t *ids;                  // [prompt]
+    const struct program *prompt_program;
+    int32_t *ids; // [prompt]
     int prompt, tokens, repeats;
-    bool synthetic, drafting;
+    bool synthetic, drafting, per_op;
     char load[128]; // of the machine before the run
     int64_t bytes_a_token, drafted, accepted;
-    double *seconds; // [program->launches] of one launch
+    double *seconds;        // [program->launches] of one launch
+    double *prompt_seconds; // [prompt_program->launches] of all chunks of a prompt
     double round_seconds, kernel_seconds;
     double prompt_rate[BENCH_REPEATS], decode_rate[BENCH_REPEATS], drafted_rate[BENCH_REPEATS], share[BENCH_REPEATS];
     double ceiling_rate[2 * BENCH_REPEATS];

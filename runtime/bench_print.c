@@ -6,33 +6,35 @@
 #include "runtime/cli.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ROWS = KERNEL_COUNT };
+enum { MAX_ROWS = 256 };
 
-// The launches of one op in a round, added up.
+// The launches of one op, or of one op and shape, in a program, added up.
 struct row {
-    const char *op;
+    const char *op, *shape;
     int launches;
-    int64_t bytes;
+    int64_t bytes, flops;
     double seconds;
 };
 
-static int make_rows(const struct bench *b, struct row rows[MAX_ROWS])
+static int make_rows(const struct program *program, const double *seconds, bool shapes, struct row rows[MAX_ROWS])
 {
     int count = 0;
-    for (int i = 0; i < b->program->launches; i++) {
-        const struct model_op *op = &b->program->ops[i];
+    for (int i = 0; i < program->launches; i++) {
+        const struct model_op *op = &program->ops[i];
         int at = 0;
-        while (at < count && strcmp(rows[at].op, op->op))
+        while (at < count && (strcmp(rows[at].op, op->op) || (shapes && strcmp(rows[at].shape, op->shape))))
             at++;
         if (at == MAX_ROWS)
             continue;
         if (at == count)
-            rows[count++] = (struct row){.op = op->op};
+            rows[count++] = (struct row){.op = op->op, .shape = op->shape};
         rows[at].launches++;
         rows[at].bytes += op->bytes;
-        rows[at].seconds += b->seconds[i];
+        rows[at].flops += op->flops;
+        rows[at].seconds += seconds[i];
     }
     return count;
 }
@@ -56,6 +58,35 @@ static double least(const double *values, int count)
 static double gigabytes(int64_t bytes, double seconds)
 {
     return seconds > 0 ? (double)bytes / seconds * 1e-9 : 0;
+}
+
+static int longest_first(const void *a, const void *b)
+{
+    double x = ((const struct row *)a)->seconds, y = ((const struct row *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+// Every op and shape of a program, the longest first. passes: how often the program ran for these seconds; share: which part
+// of its rows a pass had on average.
+static void print_ops(const char *title, const struct program *program, const double *seconds, int passes, double share)
+{
+    char size[24];
+    struct row rows[MAX_ROWS];
+    int count = make_rows(program, seconds, true, rows);
+    double all = 0;
+    for (int i = 0; i < count; i++)
+        all += rows[i].seconds;
+    qsort(rows, (size_t)count, sizeof *rows, longest_first);
+    printf("%s: %.1f us in kernels, launches one by one\n", title, all * 1e6);
+    printf("  %-14s %-44s %8s %11s %7s %11s %8s %8s\n", "kernel", "shape", "launches", "us", "time", "bytes", "GB/s",
+           "TFLOP/s");
+    for (int i = 0; i < count; i++) {
+        const struct row *r = &rows[i];
+        printf("  %-14s %-44.44s %8d %11.1f %6.1f%% %11s %8.1f %8.2f\n", r->op, r->shape, r->launches * passes,
+               r->seconds * 1e6, all > 0 ? 100 * r->seconds / all : 0, cli_bytes(size, r->bytes * passes),
+               gigabytes(r->bytes * passes, r->seconds),
+               r->seconds > 0 ? (double)r->flops * share * passes / r->seconds * 1e-12 : 0);
+    }
 }
 
 void bench_print_text(const struct bench *b)
@@ -83,12 +114,18 @@ void bench_print_text(const struct bench *b)
         b->round_seconds * 1e6, b->kernel_seconds * 1e6, (b->round_seconds - b->kernel_seconds) * 1e6,
         (long long)g->replayed, (long long)g->captured, (long long)g->eager, (long long)g->evicted);
     struct row rows[MAX_ROWS];
-    int count = make_rows(b, rows);
+    int count = make_rows(b->program, b->seconds, false, rows);
     printf("  %-14s %8s %10s %11s %8s %7s\n", "kernel", "launches", "us", "bytes", "GB/s", "time");
     for (int i = 0; i < count; i++)
         printf("  %-14s %8d %10.1f %11s %8.2f %6.1f%%\n", rows[i].op, rows[i].launches, rows[i].seconds * 1e6,
                cli_bytes(size, rows[i].bytes), gigabytes(rows[i].bytes, rows[i].seconds),
                b->kernel_seconds > 0 ? 100 * rows[i].seconds / b->kernel_seconds : 0);
+    if (!b->per_op)
+        return;
+    print_ops("a round", b->program, b->seconds, 1, 1);
+    int rows_a_pass = b->prompt_program->rows, passes = (b->prompt - 1 + rows_a_pass - 1) / rows_a_pass + 1;
+    print_ops("a prompt", b->prompt_program, b->prompt_seconds, passes,
+              (double)b->prompt / passes / b->prompt_program->rows);
 }
 
 static json_t *series(const double *values, int count)
@@ -124,7 +161,7 @@ void bench_print_json(const struct bench *b)
                                   (json_int_t)g->captured, "eager", (json_int_t)g->eager, "evicted",
                                   (json_int_t)g->evicted));
     struct row rows[MAX_ROWS];
-    int count = make_rows(b, rows);
+    int count = make_rows(b->program, b->seconds, false, rows);
     json_t *kernels = json_array();
     for (int i = 0; i < count; i++)
         json_array_append_new(kernels,

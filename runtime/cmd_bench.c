@@ -76,6 +76,17 @@ static bool repeat(struct bench *b, int i, struct error *error)
     return ok;
 }
 
+// Time of each launch of the prompt's program, added up over the chunks of one prompt.
+static bool profile_prompt(struct bench *b, struct error *error)
+{
+    struct stream *stream = NULL;
+    exec_profile(b->engine->exec, b->prompt_program->emit, b->prompt_seconds);
+    bool ok = open_stream(b, &stream, 0, b->prompt, error);
+    exec_profile(b->engine->exec, NULL, NULL);
+    stream_close(stream);
+    return ok;
+}
+
 // Time of each launch of a plain round, averaged over a few rounds.
 static bool profile(struct bench *b, struct error *error)
 {
@@ -84,12 +95,12 @@ static bool profile(struct bench *b, struct error *error)
     int count = 0;
     bool ok = open_stream(b, &stream, 0, b->prompt, error) && stream_next(stream, ids, &count, error) &&
               stream_next(stream, ids, &count, error);
-    exec_profile(b->engine->exec, b->seconds);
+    exec_profile(b->engine->exec, b->program->emit, b->seconds);
     double start = cli_seconds();
     for (int i = 0; ok && i < BENCH_PROFILED; i++)
         ok = stream_next(stream, ids, &count, error);
     b->round_seconds = (cli_seconds() - start) / BENCH_PROFILED;
-    exec_profile(b->engine->exec, NULL);
+    exec_profile(b->engine->exec, NULL, NULL);
     stream_close(stream);
     for (int i = 0; i < b->program->launches; i++) {
         b->seconds[i] /= BENCH_PROFILED;
@@ -145,6 +156,8 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->synthetic = s->weights && !strcmp(s->weights, "synthetic");
     b->drafting = model.has_head && !s->no_drafts;
     b->program = model.plain_round;
+    b->prompt_program = model.plain_prompt;
+    b->per_op = s->per_op;
     if (b->repeats > BENCH_REPEATS)
         return error_set(error, "--repeat: expected at most %d, found %d", BENCH_REPEATS, b->repeats);
     if (!make_ids(b, error) || !open_engine(b, s, error))
@@ -155,9 +168,10 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->pool = pool_open(engine_threads(b->engine), 0, error);
     b->ceiling = b->pool ? ceiling_open(b->pool, bytes, error) : NULL;
     b->seconds = calloc((size_t)b->program->launches, sizeof *b->seconds);
+    b->prompt_seconds = calloc((size_t)b->prompt_program->launches, sizeof *b->prompt_seconds);
     if (!b->ceiling)
         return false;
-    return b->seconds || error_set(error, "no memory");
+    return (b->seconds && b->prompt_seconds) || error_set(error, "no memory");
 }
 
 static void read_load(struct bench *b)
@@ -179,7 +193,7 @@ static int bench_run(const struct settings *settings, struct error *error)
         read_load(b);
     for (int i = 0; ok && i < b->repeats; i++)
         ok = repeat(b, i, error);
-    ok = ok && profile(b, error);
+    ok = ok && profile(b, error) && (!b->per_op || profile_prompt(b, error));
     if (ok)
         (settings->json ? bench_print_json : bench_print_text)(b);
     if (b) {
@@ -187,6 +201,7 @@ static int bench_run(const struct settings *settings, struct error *error)
         pool_close(b->pool);
         engine_close(b->engine);
         free(b->seconds);
+        free(b->prompt_seconds);
         free(b->ids);
     }
     free(b);
@@ -195,12 +210,13 @@ static int bench_run(const struct settings *settings, struct error *error)
 
 const struct command command_bench = {
     .name = "bench",
-    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--json]",
+    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--per-op] [--json]",
     .summary = "decode and prompt speed, each kernel's rate, and the share of the machine's read ceiling",
     .notes = "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
              "compares a\n"
-             "repeat with the two measurements around it. --weights synthetic needs no weight file.",
+             "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
+             "--per-op runs launches one by one, so their times hold what overlaps otherwise.",
     .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_JSON) | FLAG_BIT(FLAG_PROMPT_ROWS) | FLAG_BIT(FLAG_DECODE_ROWS) |
-             FLAG_BIT(FLAG_REPEAT),
+             FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP),
     .run = bench_run,
 };

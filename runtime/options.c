@@ -85,6 +85,7 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; default 512"),
     [FLAG_DECODE_ROWS]  = INTEGER("--decode", decode_rows, "N", 1, 1 << 20, "tokens to decode a repeat; default 32"),
     [FLAG_REPEAT]       = INTEGER("--repeat", repeat, "N", 1, 1000, "repeats, of which the median counts; default 5"),
+    [FLAG_PER_OP]       = SWITCH("--per-op", per_op, "time of each op and shape, of a round and of a prompt"),
 };
 // clang-format on
 

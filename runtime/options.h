@@ -55,13 +55,14 @@ enum flag {
     FLAG_PROMPT_ROWS,
     FLAG_DECODE_ROWS,
     FLAG_REPEAT,
+    FLAG_PER_OP,
     FLAG_COUNT,
 };
 
 // What the flags said. Numbers that were not given keep the value that options_defaults wrote.
 struct settings {
     uint64_t given; // bit i: flag i was on the command line
-    bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json;
+    bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json, per_op;
     const char *isa, *page_order, *kv_cache, *pack, *weights, *prompt, *file, *system, *tokens, *tokens_file, *out,
         *record, *rows;
     int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;

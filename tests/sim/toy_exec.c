@@ -208,10 +208,15 @@ int exec_recording_launches(const struct recording *r)
     return r->launches;
 }
 
-bool exec_profiling(const struct exec *exec)
+bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const struct bind *))
 {
-    (void)exec;
+    (void)exec, (void)emit;
     return false;
+}
+
+void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
+{
+    emit(exec, bind);
 }
 
 bool exec_sync(struct exec *exec, struct error *error)

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The product of a group of four warps (sm_90a): 64 outputs by 8 NT rows by 16 k, weights from registers, rows of x from shared
+// memory, sums in registers.
+//
+// A warp's sixteen outputs and their fragments lie as in the 16x8x16 product (device.cuh). Rows of x lie in shared memory in
+// tiles of 8 rows by 128 bytes (64 k), tile after tile, the tiles' sixteen-byte pieces permuted: piece p of row r at p ^ r % 8. A
+// tile begins at a multiple of 1024 bytes.
+// Invariant: a sum depends on its output and its row alone, not on NT.
+
+#ifndef WGMMA_CUH
+#define WGMMA_CUH
+
+#include "kernels/cuda/device.cuh"
+
+// Whether this pass of the compiler may emit the instructions. The host asks wide_available().
+#if defined(CUDA_EMULATION) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WGMMA_HERE 1
+#else
+#define WGMMA_HERE 0
+#endif
+
+// Where piece `piece` of row r of a tile of 8 NT rows is.
+__device__ __forceinline__ int wgmma_place(int r, int piece)
+{
+    return r * 128 + (piece ^ (r & 7)) * 16;
+}
+
+#ifndef CUDA_EMULATION
+// What an asynchronous product reads: the place in shared memory, and that 8 rows are 1024 bytes, pieces permuted.
+__device__ __forceinline__ uint64_t wgmma_rows(const void *shared)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | (at & 0x3ffff) >> 4;
+}
+
+// Before products that read registers which were written since the last ones.
+__device__ __forceinline__ void wgmma_fence(void)
+{
+#if WGMMA_HERE
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wgmma_commit(void)
+{
+#if WGMMA_HERE
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+// Waits until at most N of the newest groups are under way.
+template <int N> __device__ __forceinline__ void wgmma_wait(void)
+{
+#if WGMMA_HERE
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+#endif
+}
+// Makes what this thread wrote to shared memory visible to products that start after the next barrier.
+__device__ __forceinline__ void wgmma_publish(void)
+{
+#if WGMMA_HERE
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#if WGMMA_HERE
+#define D4(i)    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i)   D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define P0       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define P16      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define P32      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define P48      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define INPUTS   "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(1)
+#define WGMMA(N, TYPE, SUMS, A, ROWS, ADD, ...)                                                                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                      \
+                 "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" SUMS "}, {" A "}, " ROWS          \
+                 ", p, 1, 1, 0;\n}"                                                                                    \
+                 : __VA_ARGS__                                                                                         \
+                 : INPUTS)
+#endif
+
+// d += a b, with b at rows (wgmma_rows, plus k / 8 of the k within the tile). HALF: fp16, else bf16.
+template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, uint64_t rows)
+{
+#if WGMMA_HERE
+    static_assert(NT % 4 == 0 && NT <= 16, "sizes with an instruction below");
+#define VARIANTS(TYPE)                                                                                                 \
+    if constexpr (NT == 4)                                                                                             \
+        WGMMA("32", TYPE, P0, "%16,%17,%18,%19", "%20", "%21", D16(0));                                                \
+    else if constexpr (NT == 8)                                                                                        \
+        WGMMA("64", TYPE, P0 "," P16, "%32,%33,%34,%35", "%36", "%37", D16(0), D16(16));                               \
+    else if constexpr (NT == 12)                                                                                       \
+        WGMMA("96", TYPE, P0 "," P16 "," P32, "%48,%49,%50,%51", "%52", "%53", D16(0), D16(16), D16(32));              \
+    else                                                                                                               \
+        WGMMA("128", TYPE, P0 "," P16 "," P32 "," P48, "%64,%65,%66,%67", "%68", "%69", D16(0), D16(16), D16(32), D16(48));
+    if constexpr (HALF) {
+        VARIANTS("f16")
+    } else {
+        VARIANTS("bf16")
+    }
+#undef VARIANTS
+#else
+    (void)d, (void)a, (void)rows;
+#endif
+}
+
+// a * b + c of fp16 pairs, each with one rounding.
+__device__ __forceinline__ uint32_t half_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+__device__ __forceinline__ uint32_t half_mul(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+// fp16 of low in the low half, of high in the high half, to nearest even.
+__device__ __forceinline__ uint32_t half_pack(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+#endif
+
+#endif
