@@ -12,6 +12,7 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
+#include "kernels/cpu/kernel.h"
 #include "runtime/error.h"
 #include <stdbool.h>
 #include <stdint.h>
@@ -136,18 +137,7 @@ bool stream_next(struct stream *stream, int32_t out[16], int *count, struct erro
 // has run since.
 const float *stream_logits(const struct stream *stream, int i);
 
-enum { LOGPROBS_MOST = 20 };
-
-// Natural logarithms of probabilities at temperature 1, before any penalty: of the token, and of the likeliest, ties to the
-// lower id.
-struct logprobs {
-    float chosen;
-    int count;
-    int32_t id[LOGPROBS_MOST];
-    float logprob[LOGPROBS_MOST];
-};
-
-// Of reply token i, when the stream was opened with logprobs; else NULL.
+// Log-probabilities of reply token i, when the stream was opened with logprobs; else NULL.
 const struct logprobs *stream_logprobs(const struct stream *stream, int i);
 
 // Ids that the stream holds (prompt, reply so far), in order; valid until the next call on the stream.

@@ -13,6 +13,9 @@ int engine_test_shared_table, engine_test_no_drain;
 
 static const int64_t GRAPHS_WARM = GRAPH_BYTES / 2;
 
+// What is exchanged around every program: all but the log-probabilities.
+static const int64_t EXCHANGED = offsetof(struct round_block, logprobs);
+
 int engine_lane_count(int n)
 {
     int count = 1;
@@ -87,7 +90,7 @@ bool engine_launch(struct engine *e, const struct program *program, struct slot 
     struct bind b = bind_lanes(e, slots, count);
     struct graph_key key = key_of(e, program, &b, slots);
     engine_block(e)->failed = 0;
-    mirror_push(&e->block, 0, sizeof(struct round_block));
+    mirror_push(&e->block, 0, EXCHANGED);
     if (e->options.eager)
         program->emit(e->exec, &b);
     else
@@ -101,7 +104,7 @@ bool engine_launch(struct engine *e, const struct program *program, struct slot 
 static bool outcome(struct engine *e, const struct program *program, struct error *error)
 {
     struct error cause;
-    mirror_pull(&e->block, 0, sizeof(struct round_block));
+    mirror_pull(&e->block, 0, EXCHANGED);
     if (!exec_sync(e->exec, &cause)) {
         e->dead = true;
         error_set(&e->cause, "%s: %s", program->name, cause.text);

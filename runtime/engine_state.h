@@ -28,6 +28,8 @@ struct round_block {
     struct lane lane[MAX_LANES];
     int32_t result[MAX_LANES * (1 + MAX_WINDOW)]; // a lane: count, then the new tokens
     int32_t failed;                               // a kernel could not read a row
+    // Log-probabilities of the rows of a lane's window; pulled for lanes whose streams want them.
+    struct logprobs logprobs[MAX_LANES][MAX_WINDOW];
 };
 
 // A lane's slot: its page table and tokens, and what it has claimed. Idle, it holds no pages.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Histories and log-probabilities. See history.h.
+// Histories. See history.h.
 
 #include "runtime/history.h"
 #include "kernels/cpu/kernel.h"
@@ -33,7 +33,19 @@ static bool check(const struct sampling *s, int vocabulary, struct error *error)
     return true;
 }
 
-bool history_open(struct history *h, const struct sampling *s, int vocabulary, int positions, struct error *error)
+// Memory of the target for `rows` rows of old values.
+static bool open_kept(struct history *h, int rows, struct error *error)
+{
+    struct penalties *p = list_of(h);
+    h->kept_bytes = rows * p->room * (int64_t)sizeof(float);
+    if (rows == 0)
+        return true;
+    p->kept = device_alloc(h->kept_bytes, "the penalties of a stream", error);
+    return p->kept != NULL;
+}
+
+bool history_open(struct history *h, const struct sampling *s, int vocabulary, int positions, int rows,
+                  struct error *error)
 {
     *h = (struct history){.biases = s->bias_count};
     if (!check(s, vocabulary, error))
@@ -52,7 +64,12 @@ bool history_open(struct history *h, const struct sampling *s, int vocabulary, i
     *p = (struct penalties){.presence = s->presence,
                             .frequency = s->frequency,
                             .repetition = s->repetition != 0 ? s->repetition : 1,
-                            .count = s->bias_count};
+                            .count = s->bias_count,
+                            .room = most + s->bias_count + MAX_WINDOW};
+    if (!open_kept(h, rows, error)) {
+        history_close(h);
+        return false;
+    }
     for (int i = 0; i < s->bias_count; i++) {
         if (h->where[s->bias[i].id]) {
             error_set(error, "logit bias %d: id %d is there twice", i, s->bias[i].id);
@@ -68,8 +85,10 @@ bool history_open(struct history *h, const struct sampling *s, int vocabulary, i
 void history_close(struct history *h)
 {
     free(h->where);
-    if (h->list.host)
+    if (h->list.host) {
+        device_free(list_of(h)->kept, h->kept_bytes);
         mirror_close(&h->list);
+    }
     *h = (struct history){0};
 }
 
@@ -101,27 +120,4 @@ void history_add(struct history *h, const int32_t *tokens, int upto, int reply_f
         t->count += h->upto >= reply_from;
     }
     mirror_push(&h->list, 0, (int64_t)sizeof *p + p->count * (int64_t)sizeof tokens_of(h)[0]);
-}
-
-void logprobs_of(const float *logits, int vocabulary, int32_t token, int most, struct logprobs *out)
-{
-    double sum = 0;
-    float top = logits[0];
-    for (int i = 1; i < vocabulary; i++)
-        top = logits[i] > top ? logits[i] : top;
-    for (int i = 0; i < vocabulary; i++)
-        sum += exp((double)logits[i] - (double)top);
-    const double whole = (double)top + log(sum);
-    out->chosen = (float)((double)logits[token] - whole);
-    out->count = 0;
-    for (int i = 0; i < vocabulary && most > 0; i++) {
-        if (out->count == most && !(logits[i] > logits[out->id[most - 1]]))
-            continue;
-        int at = out->count < most ? out->count++ : most - 1;
-        for (; at > 0 && logits[i] > logits[out->id[at - 1]]; at--)
-            out->id[at] = out->id[at - 1];
-        out->id[at] = i;
-    }
-    for (int k = 0; k < out->count; k++)
-        out->logprob[k] = (float)((double)logits[out->id[k]] - whole);
 }

@@ -20,12 +20,15 @@ static void reset_lane(struct stream *s)
     struct slot *slot = s->slot;
     struct lane *lane = slot->lane;
     const struct sampling *p = &s->options.sampling;
+    struct round_block *block = s->engine->block.device;
     *lane = (struct lane){.top_k = p->top_k,
                           .temperature = p->temperature,
                           .top_p = p->top_p,
                           .min_p = p->min_p,
                           .seed = p->seed,
                           .head_length = s->follows ? 0 : INT32_MAX,
+                          .alternatives = s->options.logprobs > 0 ? s->options.logprobs : 0,
+                          .logprobs = s->logprobs ? block->logprobs[slot - s->engine->slot] : NULL,
                           .penalties = s->history.list.device,
                           .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
@@ -39,13 +42,9 @@ static void reset_lane(struct stream *s)
 
 struct stream *stream_new(struct engine *e, const struct stream_options *options, struct error *error)
 {
-    const bool penalties = history_wanted(&options->sampling);
+    const bool penalties = history_wanted(&options->sampling), host = exec_pool(e->exec) != NULL;
     if (options->logprobs > LOGPROBS_MOST) {
         error_set(error, "logprobs: at most %d alternatives are expected, found %d", LOGPROBS_MOST, options->logprobs);
-        return NULL;
-    }
-    if (penalties && !exec_pool(e->exec)) {
-        error_set(error, "penalties and logit bias are not available on this target yet");
         return NULL;
     }
     struct stream *s = calloc(1, sizeof *s);
@@ -63,7 +62,8 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
         s->follows = e->openings++ % FOLLOW_EVERY == 0;
     s->landing = e->depth.prior;
     s->copy_chance = 0.9;
-    bool ok = !penalties || history_open(&s->history, &options->sampling, model.vocabulary, s->positions, error);
+    bool ok = !penalties || history_open(&s->history, &options->sampling, model.vocabulary, s->positions,
+                                         host ? 0 : MAX_WINDOW, error);
     if (ok && options->logprobs) {
         s->logprobs = calloc((size_t)s->positions + 1, sizeof *s->logprobs);
         ok = s->logprobs || error_set(error, "no memory for log-probabilities of %d tokens", s->positions);
@@ -398,12 +398,13 @@ void stream_history(struct stream *s)
 
 void stream_keep_logprobs(struct stream *s)
 {
-    for (int i = 0; s->logprobs && i < s->round_rows; i++) {
-        const int at = s->round_from + i;
-        const int32_t token = ((const int32_t *)s->slot->tokens.host)[s->reply_from + at];
-        logprobs_of(engine_logits(s->engine, s->row_first + i), model.vocabulary, token, s->options.logprobs,
-                    &s->logprobs[at]);
-    }
+    if (!s->logprobs)
+        return;
+    const int64_t at = (int64_t)((const uint8_t *)engine_block(s->engine)->logprobs[s->slot - s->engine->slot] -
+                                 (const uint8_t *)engine_block(s->engine)),
+                  bytes = s->round_rows * (int64_t)sizeof *s->logprobs;
+    mirror_pull(&s->engine->block, at, bytes);
+    memcpy(&s->logprobs[s->round_from], (const uint8_t *)engine_block(s->engine) + at, (size_t)bytes);
 }
 
 const struct logprobs *stream_logprobs(const struct stream *s, int i)

@@ -201,8 +201,115 @@ static void draw_check(int32_t vocabulary, int32_t rows, int kind)
     ok(good, "draw of %d, logits of kind %d: the CPU target's tokens", vocabulary, kind);
 }
 
+// Penalties, bias and log-probabilities: a window of tokens that are drafts, some of them in the list, some of them twice.
+static struct penalties *draw_list(int32_t vocabulary, struct lane *lane)
+{
+    const int32_t most = vocabulary < 3000 ? vocabulary / 2 : 1500;
+    struct penalties *p =
+        (struct penalties *)take<uint8_t>((int64_t)(sizeof(struct penalties) + most * sizeof(struct penalised)));
+    struct penalised *t = (struct penalised *)(p + 1);
+    memset(p, 0, sizeof *p);
+    p->presence = 0.5f;
+    p->frequency = 0.3f;
+    p->repetition = 1.3f;
+    p->count = most;
+    p->room = most + MAX_WINDOW;
+    p->kept = take<float>(MAX_WINDOW * p->room);
+    for (int32_t i = 0; i < most; i++) {
+        const int32_t count = rig_below(3);
+        t[i] = {(int32_t)((int64_t)i * vocabulary / most), count, count || rig_below(2),
+                rig_below(4) ? 0 : rig_float(3)};
+    }
+    for (int i = 0; i < 64; i++)
+        lane->tokens[i] = rig_below(3) ? t[rig_below(most)].id : rig_below(vocabulary);
+    lane->tokens[lane->length + 3] = lane->tokens[lane->length + 1];
+    return p;
+}
+
+// Rows of a mask: few tokens, half of them, one.
+static const uint32_t *draw_mask(int32_t vocabulary, int32_t rows, int kind)
+{
+    const int32_t words = mask_words(vocabulary);
+    uint32_t *mask = take<uint32_t>((int64_t)rows * words);
+    memset(mask, 0, (size_t)(rows * words) * sizeof *mask);
+    for (int32_t r = 0; r < rows; r++) {
+        const int32_t count = r == rows - 1 ? 1 : kind ? vocabulary / 2 : 5;
+        for (int32_t i = 0; i < count; i++) {
+            const int32_t id = rig_below(vocabulary);
+            mask[r * words + id / 32] |= 1u << (id % 32);
+        }
+    }
+    return mask;
+}
+
+static void draw_penalised(int32_t vocabulary, int32_t rows, int kind)
+{
+    bool drawn_well = true, restored = true, ranked = true;
+    for (int trial = 0; trial < 8; trial++) {
+        rig_reset();
+        struct lane_set lanes = {};
+        lanes.count = 2;
+        struct pass *pass = take_pass(2 * rows);
+        for (int l = 0; l < 2; l++) {
+            struct lane *lane = take_lane(64, 64);
+            lane->temperature = trial % 3 ? 0.8f : 0;
+            lane->top_p = trial % 4 ? 0.95f : 1;
+            lane->top_k = trial % 2 ? 20 : 0;
+            lane->seed = rig_next();
+            lane->length = 9 + l;
+            if (l == 0 || trial % 2) {
+                struct penalties *p = draw_list(vocabulary, lane);
+                lane->penalties = p;
+                slot(&lane->penalties);
+                slot(&p->kept);
+            }
+            if (trial % 4 != 1 && vocabulary != 5000) {
+                lane->mask = draw_mask(vocabulary, rows, l);
+                slot(&lane->mask);
+            }
+            if (l == 1 || trial % 3) {
+                lane->alternatives = trial == 5 ? 0 : 1 + rig_below(LOGPROBS_MOST);
+                lane->logprobs = take<struct logprobs>(MAX_WINDOW);
+                memset(lane->logprobs, 0, MAX_WINDOW * sizeof *lane->logprobs);
+                slot(&lane->logprobs);
+            }
+            lanes.lane[l] = lane;
+            pass_add(pass, l, lane->length, rows);
+        }
+        const int64_t ld = vocabulary + 4;
+        float *logits = take<float>(2 * rows * ld);
+        int32_t *drawn = take<int32_t>(2 * rows);
+        for (int32_t r = 0; r < 2 * rows; r++)
+            draw_logits(logits + r * ld, vocabulary, kind);
+        const bool head = trial == 7; // draws that are stored have no log-probabilities
+        struct draw_args a = {pass, lanes, vocabulary, (int32_t)ld, head ? 2 : 1, head ? 20 : -1, logits, drawn};
+        float *before = (float *)malloc((size_t)(2 * rows * ld) * sizeof *before);
+        memcpy(before, logits, (size_t)(2 * rows * ld) * sizeof *before);
+        push_all();
+        gpu(cuda_draw, &a, 2 * rows);
+        cpu(&kernel_draw_portable, &a);
+        drawn_well = drawn_well && same(pull(drawn, 2 * rows), drawn, 8 * rows);
+        restored =
+            restored && same(pull(logits, 2 * rows * ld), before, 8 * rows * ld) && same(logits, before, 8 * rows * ld);
+        for (int l = 0; l < 2; l++)
+            if (lanes.lane[l]->logprobs)
+                ranked = ranked && same(pull(lanes.lane[l]->logprobs, MAX_WINDOW), lanes.lane[l]->logprobs,
+                                        MAX_WINDOW * (int64_t)sizeof(struct logprobs));
+        free(before);
+    }
+    ok(drawn_well, "draw with penalties and masks of %d, logits of kind %d: the CPU target's tokens", vocabulary, kind);
+    ok(restored, "and the logits are as they were");
+    ok(ranked, "and the log-probabilities are the CPU target's");
+}
+
 static void test_draws(int largest)
 {
+    for (int kind = 0; kind < 4; kind++) {
+        draw_penalised(40, 4, kind);
+        draw_penalised(5000, 3, kind);
+        if (largest)
+            draw_penalised(248320, 4, kind);
+    }
     for (int kind = 0; kind < 4; kind++) {
         draw_check(7, 6, kind);
         draw_check(1000, 8, kind);

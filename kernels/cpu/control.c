@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernel.h"
+#include "kernels/cpu/logprobs.h"
 #include "kernels/cpu/penalties.h"
 #include "kernels/cpu/row.h"
 #include "kernels/cpu/sampler.h"
@@ -149,24 +150,27 @@ static void draw_run(const void *p, int64_t begin, int64_t end, void *scratch)
 {
     const struct draw_args *a = p;
     for (int64_t r = begin; r < end; r++) {
-        const int32_t position = a->pass->position[r];
-        const int32_t l = a->pass->lane[r];
+        const int32_t position = a->pass->position[r], l = a->pass->lane[r];
+        const int32_t row = (int32_t)r - a->pass->lane_first[l], after = a->pass->lane_rows[l] - 1 - row;
         struct lane *lane = a->lanes.lane[l];
+        const bool penalised = lane->penalties && after < MAX_WINDOW;
         const struct sampler s = {.temperature = lane->temperature,
                                   .top_p = lane->top_p,
                                   .min_p = lane->min_p,
                                   .top_k = lane->top_k,
                                   .seed = lane->seed,
-                                  .mask = row_mask(a, lane, r - a->pass->lane_first[l])};
+                                  .mask = row_mask(a, lane, row)};
         float *logits = (float *)(uintptr_t)(a->logits + r * a->ldl),
               *kept = (float *)(void *)((char *)scratch + SAMPLER_SCRATCH);
         // The row is changed for its own draw and put back.
         const struct penalty_window w = {lane->tokens + lane->length + 1, position + a->ahead - 1 - lane->length};
-        if (lane->penalties)
+        if (penalised)
             penalties_apply(lane->penalties, w, logits, kept);
         int32_t token = sampler_draw(logits, a->vocabulary, &s, (int64_t)position + a->ahead, scratch);
-        if (lane->penalties)
+        if (penalised)
             penalties_undo(lane->penalties, w, logits, kept);
+        if (lane->logprobs && a->store < 0 && row < MAX_WINDOW)
+            logprobs_of(logits, a->vocabulary, token, lane->alternatives, &lane->logprobs[row]);
         a->drawn[r] = token;
         if (a->store >= 0)
             lane->tokens[position + a->store] = token;

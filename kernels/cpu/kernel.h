@@ -20,6 +20,7 @@ enum {
     MAX_WINDOW = 16, // rows of one window: the pending token and up to 15 drafts
     KERNEL_PHASES = 3,
     KERNEL_SCRATCH = 1 << 20, // bytes of 64-byte aligned scratch a thread owns
+    LOGPROBS_MOST = 20,       // alternatives of a token whose log-probabilities are kept
 };
 
 // One token whose logit is changed before the draw. count: how often the reply holds it; seen: prompt or reply hold it.
@@ -33,6 +34,18 @@ struct penalised {
 struct penalties {
     float presence, frequency, repetition; // 0, 0, 1: off
     int32_t count;                         // tokens, distinct ids; they follow
+    float *
+        kept; // [MAX_WINDOW][room] where a device's draw keeps what it changes; NULL on the CPU, whose threads have scratch
+    int64_t room; // at least count + MAX_WINDOW
+};
+
+// Natural logarithms of probabilities at temperature 1, before any penalty: of the token, and of the likeliest, ties to the
+// lower id.
+struct logprobs {
+    float chosen;
+    int32_t count;
+    int32_t id[LOGPROBS_MOST];
+    float logprob[LOGPROBS_MOST];
 };
 
 // One stream's slot. Everything that changes between rounds is in here (or in memory it points to) and is read by kernels;
@@ -56,7 +69,8 @@ struct lane {
     int32_t headless; // 1: the head drafts nothing for this lane in this round (no drafts, or ones that the host wrote)
     int32_t force;    // benches: n + 1 accepts n drafts, right or wrong; 0: off
     int32_t halt;     // id + 1: no draft is accepted after a draw of id, which is then pending; 0: off
-    int32_t reserved;
+    int32_t alternatives;              // of logprobs: 0 .. LOGPROBS_MOST
+    struct logprobs *logprobs;         // [MAX_WINDOW] of the rows of the window, by row; NULL: not wanted
     const struct penalties *penalties; // NULL: none
     const uint32_t *mask; // [rows of the lane in the pass][mask_words(vocabulary)] tokens that may be drawn; NULL: all
     int32_t *tokens;      // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token

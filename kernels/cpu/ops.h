@@ -390,11 +390,13 @@ struct save_streams_args {
 
 // Draws a token a row (keyed Gumbel of (seed, position, id); greedy at temperature 0; ties to the lower id).
 // lane->penalties changes the row's logits for its draw alone: they are as they were afterwards. The tokens of the window up to
-// position + ahead - 1 count as if they were in the reply already.
+// position + ahead - 1 count as if they were in the reply already. Of more than MAX_WINDOW rows of a lane only the last MAX_WINDOW
+// are drawn with penalties.
 // lane->mask: the lane's i-th row of the pass draws among the tokens of mask row i alone, as if every other logit were -infinity after the
 // penalties and before top-k; the logits stay as they are. A row allows at least one token; with no usable logit (NaN or -infinity) among
 // them the draw is the lowest id allowed. Only rows with ahead == 1 (trunk and tail) have masks: a lane whose mask is set is
 // headless, so the head never draws for it.
+// lane->logprobs[i] gets the log-probabilities of the lane's row i where store < 0 (the trunk's rows), i < MAX_WINDOW.
 // The position of the draw is the row's position + ahead: 1 in the trunk, 2 in the head. With store >= 0 the token goes to
 // lane->tokens[position + store] as well (the head: 2).
 struct draw_args {

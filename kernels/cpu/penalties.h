@@ -9,6 +9,7 @@
 #define PENALTIES_H
 
 #include "kernels/cpu/kernel.h"
+#include "kernels/cpu/sampler_math.h"
 
 // Tokens between the pending one and the draw.
 struct penalty_window {
@@ -16,12 +17,12 @@ struct penalty_window {
     int32_t count; // at most MAX_WINDOW; negative: none
 };
 
-static inline const struct penalised *penalties_tokens(const struct penalties *p)
+SAMPLER_FUNCTION const struct penalised *penalties_tokens(const struct penalties *p)
 {
     return (const struct penalised *)(const void *)(p + 1);
 }
 
-static inline float penalties_value(const struct penalties *p, float x, int32_t count, int32_t seen, float bias)
+SAMPLER_FUNCTION float penalties_value(const struct penalties *p, float x, int32_t count, int32_t seen, float bias)
 {
     x += bias;
     if (seen && p->repetition != 1)
@@ -32,12 +33,21 @@ static inline float penalties_value(const struct penalties *p, float x, int32_t 
 }
 
 // Places of the window that hold `id`.
-static inline int32_t penalties_places(struct penalty_window w, int32_t id)
+SAMPLER_FUNCTION int32_t penalties_places(struct penalty_window w, int32_t id)
 {
     int32_t places = 0;
     for (int32_t i = 0; i < w.count; i++)
         places |= (w.token[i] == id) << i;
     return places;
+}
+
+// How many places there are.
+SAMPLER_FUNCTION int32_t penalties_count(int32_t places)
+{
+    int32_t count = 0;
+    for (; places; places &= places - 1)
+        count++;
+    return count;
 }
 
 // Changes the logits; kept: [penalties->count + MAX_WINDOW] gets the old values.
@@ -46,7 +56,7 @@ static inline void penalties_apply(const struct penalties *p, struct penalty_win
     int32_t done = 0; // places of the window whose token is in the list
     for (int32_t i = 0; i < p->count; i++) {
         const struct penalised *t = &penalties_tokens(p)[i];
-        const int32_t places = penalties_places(w, t->id), more = __builtin_popcount((unsigned)places);
+        const int32_t places = penalties_places(w, t->id), more = penalties_count(places);
         done |= places;
         kept[i] = logits[t->id];
         logits[t->id] = penalties_value(p, kept[i], t->count + more, t->seen || more, t->bias);
@@ -58,7 +68,7 @@ static inline void penalties_apply(const struct penalties *p, struct penalty_win
             continue;
         const int32_t places = penalties_places(w, w.token[i]);
         done |= places;
-        logits[w.token[i]] = penalties_value(p, own[i], __builtin_popcount((unsigned)places), 1, 0);
+        logits[w.token[i]] = penalties_value(p, own[i], penalties_count(places), 1, 0);
     }
 }
 

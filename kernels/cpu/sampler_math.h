@@ -105,6 +105,18 @@ SAMPLER_FUNCTION uint64_t sampler_weight(float logit, float top, double temperat
     return (uint64_t)(sampler_exp(((double)logit - (double)top) / temperature) * 0x1p44);
 }
 
+// The logarithm of a sum of weights at temperature 1, for sampler_logprob.
+SAMPLER_FUNCTION double sampler_whole(uint64_t sum)
+{
+    return sum ? sampler_log((double)sum * 0x1p-44) : 0.0;
+}
+
+SAMPLER_FUNCTION float sampler_logprob(float logit, float peak, double whole)
+{
+    const double x = ((double)logit - (double)peak) - whole;
+    return x == x ? (float)x : -INFINITY;
+}
+
 // What a draw's noise is keyed by.
 SAMPLER_FUNCTION uint64_t sampler_base(uint64_t seed, int64_t position)
 {

@@ -405,6 +405,12 @@ static inline unsigned atomicAdd(unsigned *p, unsigned x)
     *p += x;
     return old;
 }
+static inline int atomicOr(int *p, int x)
+{
+    const int old = *p;
+    *p |= x;
+    return old;
+}
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
