@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Types from a tool's JSON schema, and text as JSON of a type.
+// Invariant: schemas come from outside, so depth is bounded and nothing in them is trusted to have the right kind.
+
+#include "runtime/reply/schema.h"
+
+#include "runtime/reply/json_stream.h"
+#include <strings.h>
+
+enum { SCHEMA_DEPTH = 16 };
+
+const json_t *tools_find(const json_t *tools, const char *name, size_t bytes)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *inner = json_object_get(tool, "function");
+        const json_t *function = json_is_object(inner) ? inner : tool, *known = json_object_get(function, "name");
+        if (json_is_string(known) && json_string_length(known) == bytes &&
+            !memcmp(json_string_value(known), name, bytes))
+            return function;
+    }
+    return NULL;
+}
+
+static unsigned type_of_name(const char *name)
+{
+    static const struct {
+        const char *name;
+        unsigned type;
+    } names[] = {{"string", TYPE_STRING}, {"str", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"int", TYPE_INTEGER},
+                 {"number", TYPE_NUMBER}, {"float", TYPE_NUMBER}, {"boolean", TYPE_BOOLEAN}, {"bool", TYPE_BOOLEAN},
+                 {"null", TYPE_NULL},     {"array", TYPE_ARRAY},  {"list", TYPE_ARRAY},      {"object", TYPE_OBJECT},
+                 {"dict", TYPE_OBJECT}};
+    for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
+        if (!strcasecmp(name, names[i].name))
+            return names[i].type;
+    return 0;
+}
+
+static unsigned type_of_value(const json_t *value)
+{
+    static const unsigned types[] = {
+        [JSON_OBJECT] = TYPE_OBJECT,   [JSON_ARRAY] = TYPE_ARRAY, [JSON_STRING] = TYPE_STRING,
+        [JSON_INTEGER] = TYPE_INTEGER, [JSON_REAL] = TYPE_NUMBER, [JSON_TRUE] = TYPE_BOOLEAN,
+        [JSON_FALSE] = TYPE_BOOLEAN,   [JSON_NULL] = TYPE_NULL};
+    return types[json_typeof(value)];
+}
+
+// What "#/$defs/Name" stands for, or NULL.
+static const json_t *resolve(const json_t *root, const char *reference)
+{
+    if (!reference || strncmp(reference, "#/", 2) || strlen(reference) > 256)
+        return NULL;
+    char part[257];
+    for (const char *at = reference + 2; root; at++) {
+        size_t length = strcspn(at, "/");
+        memcpy(part, at, length);
+        part[length] = 0;
+        root = json_object_get(root, part);
+        at += length;
+        if (!*at)
+            break;
+    }
+    return root;
+}
+
+static unsigned types_at(const json_t *root, const json_t *schema, int depth);
+
+static unsigned types_of_all(const json_t *root, const json_t *list, bool all, int depth)
+{
+    unsigned types = all ? TYPE_ANY : 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        unsigned one = types_at(root, json_array_get(list, i), depth);
+        types = all ? types & one : types | one;
+    }
+    return types;
+}
+
+static unsigned types_at(const json_t *root, const json_t *schema, int depth)
+{
+    if (!json_is_object(schema) || depth == SCHEMA_DEPTH)
+        return TYPE_ANY;
+    const json_t *type = json_object_get(schema, "type"), *list;
+    unsigned types = type_of_name(json_string_value(type));
+    for (size_t i = 0; i < json_array_size(type); i++)
+        types |= type_of_name(json_string_value(json_array_get(type, i)));
+    if (types)
+        return types;
+    const json_t *reference = resolve(root, json_string_value(json_object_get(schema, "$ref")));
+    if (reference)
+        return types_at(root, reference, depth + 1);
+    list = json_object_get(schema, "enum");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        types |= type_of_value(json_array_get(list, i));
+    if (json_object_get(schema, "const"))
+        types |= type_of_value(json_object_get(schema, "const"));
+    if (types)
+        return types;
+    if ((list = json_object_get(schema, "anyOf")) || (list = json_object_get(schema, "oneOf")))
+        types = types_of_all(root, list, false, depth + 1);
+    else if ((list = json_object_get(schema, "allOf")))
+        types = types_of_all(root, list, true, depth + 1);
+    return types ? types : TYPE_ANY;
+}
+
+static const json_t *property(const json_t *function, const char *key, size_t bytes)
+{
+    char name[CALL_NAME_BYTES + 1];
+    if (bytes > CALL_NAME_BYTES)
+        return NULL;
+    memcpy(name, key, bytes);
+    name[bytes] = 0;
+    return json_object_get(json_object_get(json_object_get(function, "parameters"), "properties"), name);
+}
+
+bool schema_declares(const json_t *function, const char *key, size_t bytes)
+{
+    return property(function, key, bytes) != NULL;
+}
+
+unsigned schema_types(const json_t *function, const char *key, size_t bytes)
+{
+    const json_t *root = json_object_get(function, "parameters"), *schema = property(function, key, bytes);
+    if (!schema)
+        schema = json_object_get(root, "additionalProperties");
+    return json_is_object(schema) ? types_at(root, schema, 0) : schema && json_is_true(schema) ? TYPE_ANY : TYPE_STRING;
+}
+
+static bool blank(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+static const char *trim(const char *text, size_t *bytes)
+{
+    while (*bytes && blank(text[*bytes - 1]))
+        --*bytes;
+    while (*bytes && blank(*text)) {
+        text++;
+        --*bytes;
+    }
+    return text;
+}
+
+// The words that are literals of `types` and not strings, as models spell them.
+static const char *literal(unsigned types, const char *text, size_t bytes)
+{
+    static const char *const spelled[] = {"true", "True", "false", "False", "null", "None"};
+    const char *json = word_literal(text, bytes);
+    bool exact = false;
+    for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++)
+        exact = exact || (bytes == strlen(spelled[i]) && !memcmp(text, spelled[i], bytes));
+    if (!json || ((types & TYPE_STRING) && !exact))
+        return NULL;
+    if (*json == 'n')
+        return !(types & TYPE_STRING) || (types & TYPE_NULL) ? json : NULL;
+    return types & TYPE_BOOLEAN ? json : NULL;
+}
+
+static bool begins(const char *word, const char *text, size_t bytes)
+{
+    return bytes <= strlen(word) && !memcmp(word, text, bytes);
+}
+
+static bool bracket(unsigned types, char c)
+{
+    return ((types & TYPE_ARRAY) && c == '[') || ((types & TYPE_OBJECT) && c == '{');
+}
+
+bool value_is_string(unsigned types, const char *text, size_t bytes)
+{
+    text = trim(text, &bytes);
+    if (!(types & TYPE_STRING) || !bytes || bracket(types, *text))
+        return false;
+    if ((types & TYPE_BOOLEAN) && (begins("true", text, bytes) || begins("True", text, bytes) ||
+                                   begins("false", text, bytes) || begins("False", text, bytes)))
+        return false;
+    if ((types & TYPE_NULL) && (begins("null", text, bytes) || begins("None", text, bytes)))
+        return false;
+    if (!(types & (TYPE_INTEGER | TYPE_NUMBER)) || bytes > 64)
+        return true;
+    for (size_t i = 0; i < bytes; i++)
+        if (!text[i] || !strchr("0123456789+-.eE", text[i]))
+            return true;
+    return false;
+}
+
+// A list or object. Where it may also be a string, only valid JSON counts.
+static bool write_container(struct bytes *out, unsigned types, const char *text, size_t bytes)
+{
+    if (!bytes || !bracket(types, *text))
+        return false;
+    if (types & TYPE_STRING) {
+        json_t *value = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+        json_decref(value);
+        if (!value)
+            return false;
+    }
+    struct json_stream s = {0};
+    json_stream_feed(&s, text, bytes, out);
+    json_stream_end(&s, out);
+    return true;
+}
+
+void value_write(struct bytes *out, unsigned types, const char *text, size_t bytes)
+{
+    size_t inner_bytes = bytes;
+    const char *inner = trim(text, &inner_bytes), *word = literal(types, inner, inner_bytes);
+    if (word)
+        bytes_text(out, word);
+    else if (!((types & TYPE_INTEGER) && write_integer(out, inner, inner_bytes)) &&
+             !((types & TYPE_NUMBER) && write_number(out, inner, inner_bytes)) &&
+             !write_container(out, types, inner, inner_bytes))
+        write_string(out, text, bytes);
+}

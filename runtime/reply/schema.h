@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a tool's JSON schema says about the type of a parameter, and a parameter's text as JSON of that type.
+
+#ifndef REPLY_SCHEMA_H
+#define REPLY_SCHEMA_H
+
+#include "runtime/reply/bytes.h"
+#include <jansson.h>
+
+enum { CALL_NAME_BYTES = 256 }; // most bytes of the name of a tool or of a parameter
+
+enum {
+    TYPE_STRING = 1,
+    TYPE_INTEGER = 2,
+    TYPE_NUMBER = 4,
+    TYPE_BOOLEAN = 8,
+    TYPE_NULL = 16,
+    TYPE_ARRAY = 32,
+    TYPE_OBJECT = 64,
+    TYPE_ANY = 127
+};
+
+// The function object of the tool of that name (not NUL-terminated), borrowed from tools; NULL: it is not offered. A tool is
+// {"type": "function", "function": {...}} or the function object itself.
+const json_t *tools_find(const json_t *tools, const char *name, size_t bytes);
+
+// The types that a parameter may have: TYPE_ANY where the schema says nothing about a declared one, a string for one that it does
+// not declare. Bad schemas count as silent.
+unsigned schema_types(const json_t *function, const char *key, size_t bytes);
+// Whether the schema declares it.
+bool schema_declares(const json_t *function, const char *key, size_t bytes);
+
+// Whether text, of which more may come, can be nothing but a string any more.
+bool value_is_string(unsigned types, const char *text, size_t bytes);
+// Adds a whole value as JSON of one of the types; as a string when it fits none.
+void value_write(struct bytes *out, unsigned types, const char *text, size_t bytes);
+
+#endif
