@@ -129,7 +129,8 @@ DEVICE int32_t draw_token(struct draw_space *s, struct draw_row *row, int64_t po
     return draw_gumbel(s, row, cut, top, position);
 }
 
-__global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(const __grid_constant__ struct draw_args a, int32_t parts)
+__global__ void __launch_bounds__(DRAW_THREADS)
+    draw_kernel(const __grid_constant__ struct draw_args a, int32_t parts, int32_t words)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     struct draw_space *s = reinterpret_cast<struct draw_space *>(shared);
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(DRAW_THREADS) draw_kernel(const __grid_constan
     struct draw_whole whole = {};
     if (logprobs)
         whole = draw_logprobs(s, &row, lane->alternatives, logprobs);
-    row.mask = lane->mask && a.ahead == 1 ? lane->mask + (int64_t)place * mask_words(a.vocabulary) : NULL;
+    row.mask = lane->mask && a.ahead == 1 ? lane->mask + (int64_t)place * words : NULL;
     if (history.list)
         draw_penalise(s, &row, &history);
     const int32_t token = draw_token(s, &row, (int64_t)position + a.ahead);
@@ -178,5 +179,5 @@ extern "C" cudaError_t cuda_draw(cudaStream_t stream, const struct draw_args *a,
 {
     const int32_t parts = clusters_available() ? DRAW_PARTS : 1;
     return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows), DRAW_THREADS, sizeof(struct draw_space),
-                          (unsigned)parts, draw_kernel, *a, parts);
+                          (unsigned)parts, draw_kernel, *a, parts, mask_words(a->vocabulary));
 }
