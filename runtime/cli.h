@@ -13,7 +13,7 @@
 enum { EXIT_BAD = 2, EXIT_INTERRUPTED = 130 };
 
 extern const struct command command_run, command_eval, command_tokenize, command_detokenize, command_info, command_plan,
-    command_check, command_bench;
+    command_check, command_bench, command_serve;
 
 // The engine options that the flags say; points into settings.
 struct engine_options cli_engine_options(const struct settings *settings);

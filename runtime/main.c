@@ -10,8 +10,8 @@
 #include <string.h>
 
 static const struct command *const commands[] = {
-    &command_run,  &command_eval, &command_tokenize, &command_detokenize,
-    &command_info, &command_plan, &command_check,    &command_bench,
+    &command_run,  &command_eval,  &command_tokenize, &command_detokenize, &command_info,
+    &command_plan, &command_check, &command_bench,    &command_serve,
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { KIND_SWITCH, KIND_TEXT, KIND_INTEGER, KIND_UNSIGNED, KIND_REAL, KIND_CHOICE };
+// KIND_TEXTS: can be given several times. KIND_AUTO: a whole number, or "auto" for 0.
+enum kind { KIND_SWITCH, KIND_TEXT, KIND_TEXTS, KIND_INTEGER, KIND_AUTO, KIND_UNSIGNED, KIND_REAL, KIND_CHOICE };
 
 struct flag_row {
     const char *name, *other; // other: a second spelling, or NULL
@@ -86,6 +87,20 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_DECODE_ROWS]  = INTEGER("--decode", decode_rows, "N", 1, 1 << 20, "tokens to decode a repeat; default 32"),
     [FLAG_REPEAT]       = INTEGER("--repeat", repeat, "N", 1, 1000, "repeats, of which the median counts; default 5"),
     [FLAG_PER_OP]       = SWITCH("--per-op", per_op, "time of each op and shape, of a round and of a prompt"),
+    [FLAG_HOST]         = TEXT("--host", NULL, host, "NAME", "address to listen on; default 127.0.0.1, which only this machine can reach"),
+    [FLAG_PORT]         = INTEGER("--port", port, "N", 0, 65535, "port to listen on; 0: any that is free; default 8080"),
+    [FLAG_PARALLEL]     = {"--parallel", NULL, KIND_AUTO, AT(parallel), "N|auto", "streams at a time; auto: as many as fit, at most the lanes of this build; default auto", 1, 8, NULL},
+    [FLAG_NAME]         = TEXT("--name", NULL, name, "ID", "name of the model for clients; default: that of the build"),
+    [FLAG_ALIAS]        = {"--alias", NULL, KIND_TEXTS, AT(alias), "ID", "another name of the model; up to 16 times", 0, 0, NULL},
+    [FLAG_REPLY_TOKENS] = INTEGER("--max-tokens", reply_tokens, "N", 1, 1 << 24, "most tokens of a reply whose request names no limit; default 4096"),
+    [FLAG_DECODE_SHARE] = REAL("--decode-share", decode_share, "F", 0, 0.9, "share of the time that replies keep while a prompt is read; default 0.25"),
+    [FLAG_KEY_FILE]     = TEXT("--api-key-file", NULL, key_file, "FILE", "who may ask: lines of \"label: key\", mode 0600; SIGHUP reads it again; default: anyone"),
+    [FLAG_CACHE_GIB]    = REAL("--prompt-cache-gib", cache_gib, "G", 0, 1 << 20, "memory for states of prompts that were read; 0: none; default 1"),
+    [FLAG_CACHE_DISK]   = TEXT("--prompt-cache-disk", NULL, cache_disk, "DIR", "folder for states that outlive the process; default: none"),
+    [FLAG_CACHE_DISK_GIB] = REAL("--prompt-cache-disk-gib", cache_disk_gib, "G", 0.001, 1 << 20, "what that folder may take; default 16"),
+    [FLAG_THINKING]     = CHOICE("--thinking", thinking, "on|off", "whether replies begin with reasoning where a request says nothing; default: the template's"),
+    [FLAG_EFFORT]       = CHOICE("--reasoning-effort", effort, "none|minimal|low|medium|high|xhigh|max", "for templates that know it, where a request says nothing"),
+    [FLAG_BUDGET]       = INTEGER("--thinking-budget", budget, "N", 0, 1 << 24, "most tokens of reasoning where a request says nothing; default: no limit"),
 };
 // clang-format on
 
@@ -96,6 +111,12 @@ void options_defaults(struct settings *settings, float temperature, int top_k, f
         .prompt_rows = 512,
         .decode_rows = 32,
         .repeat = 5,
+        .port = 8080,
+        .reply_tokens = 4096,
+        .decode_share = 0.25,
+        .cache_gib = 1,
+        .cache_disk_gib = 16,
+        .budget = -1,
         .temperature = (double)temperature,
         .top_k = top_k,
         .top_p = (double)top_p,
@@ -148,11 +169,23 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
     case KIND_TEXT:
         *(const char **)member = text;
         return true;
+    case KIND_TEXTS: {
+        struct text_list *list = (struct text_list *)(void *)member;
+        if (list->count == TEXTS_MOST)
+            return error_set(error, "%s: at most %d are expected", name, TEXTS_MOST);
+        list->text[list->count++] = text;
+        return true;
+    }
     case KIND_CHOICE:
         if (!one_of(row, text))
             return error_set(error, "%s: expected one of %s, found \"%.60s\"", name, row->choices, text);
         *(const char **)member = text;
         return true;
+    case KIND_AUTO:
+        if (!strcmp(text, "auto")) {
+            *(int64_t *)(void *)member = 0;
+            return true;
+        } // fall through
     case KIND_INTEGER: {
         long long value = digits(text) ? strtoll(text, NULL, 10) : 0;
         if (!digits(text) || errno || !in_range(row, (double)value))
@@ -237,7 +270,7 @@ void options_help(FILE *file, const char *program, const struct command *command
         snprintf(left, sizeof left, "%s%s%s%s%s", row->name, row->other ? ", " : "", row->other ? row->other : "",
                  row->value ? " " : "", row->value ? row->value : "");
         fprintf(file, "  %-34s %s", left, row->help);
-        if (row->kind == KIND_INTEGER || row->kind == KIND_REAL)
+        if (row->kind == KIND_INTEGER || row->kind == KIND_REAL || row->kind == KIND_AUTO)
             fprintf(file, " (%.10g to %.10g)", row->least, row->most);
         fputc('\n', file);
     }

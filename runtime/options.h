@@ -56,7 +56,30 @@ enum flag {
     FLAG_DECODE_ROWS,
     FLAG_REPEAT,
     FLAG_PER_OP,
+    // serve
+    FLAG_HOST,
+    FLAG_PORT,
+    FLAG_PARALLEL,
+    FLAG_NAME,
+    FLAG_ALIAS,
+    FLAG_REPLY_TOKENS,
+    FLAG_DECODE_SHARE,
+    FLAG_KEY_FILE,
+    FLAG_CACHE_GIB,
+    FLAG_CACHE_DISK,
+    FLAG_CACHE_DISK_GIB,
+    FLAG_THINKING,
+    FLAG_EFFORT,
+    FLAG_BUDGET,
     FLAG_COUNT,
+};
+
+enum { TEXTS_MOST = 16 };
+
+// Of a flag that can be given several times.
+struct text_list {
+    const char *text[TEXTS_MOST];
+    int count;
 };
 
 // What the flags said. Numbers that were not given keep the value that options_defaults wrote.
@@ -65,9 +88,12 @@ struct settings {
     bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json, per_op;
     const char *isa, *page_order, *kv_cache, *pack, *weights, *prompt, *file, *system, *tokens, *tokens_file, *out,
         *record, *rows;
+    const char *host, *name, *key_file, *cache_disk, *thinking, *effort;
+    struct text_list alias;
     int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;
     uint64_t seed;
-    double temperature, top_p, min_p;
+    int64_t port, parallel, reply_tokens, budget; // parallel: 0: as many as fit
+    double temperature, top_p, min_p, decode_share, cache_gib, cache_disk_gib;
 };
 
 struct command {

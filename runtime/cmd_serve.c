@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// serve: the model over HTTP until a signal ends it. SIGTERM or SIGINT: no new requests, those that run are finished; a second
+// one cuts them. SIGHUP: reads the keys again. An engine that fails for good ends the process with exit code 3.
+
+#include "runtime/cli.h"
+#include "runtime/server/keys.h"
+#include "runtime/server/server.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+enum { DRAIN_SECONDS = 30, EXIT_ENGINE = 3 };
+
+static const int heeded[] = {SIGTERM, SIGINT, SIGHUP};
+
+// Blocks the signals for every thread, so that only this one takes them.
+static void hold_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    for (size_t i = 0; i < sizeof heeded / sizeof *heeded; i++)
+        sigaddset(set, heeded[i]);
+    pthread_sigmask(SIG_BLOCK, set, NULL);
+}
+
+// The next signal, or 0 after a while.
+static int next_signal(const sigset_t *set, long milliseconds)
+{
+    const struct timespec wait = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000};
+    int number = sigtimedwait(set, NULL, &wait);
+    return number > 0 ? number : 0;
+}
+
+static void reload(struct server *server)
+{
+    struct error error = {0};
+    if (!server->keys)
+        return;
+    if (keys_reload(server->keys, &error))
+        fprintf(stderr, "keys were read again\n");
+    else
+        fprintf(stderr, "keys stay as they were: %s\n", error.text);
+}
+
+static bool asked_again(void *user)
+{
+    int number = next_signal(user, 0);
+    return number == SIGTERM || number == SIGINT;
+}
+
+static int serve_until_signal(struct server *server, sigset_t *set, struct error *error)
+{
+    struct host_view view;
+    for (;;) {
+        int number = next_signal(set, 500);
+        if (number == SIGHUP)
+            reload(server);
+        else if (number)
+            break;
+        host_look(server->host, &view);
+        if (view.dead) {
+            error_set(error, "%s", view.cause);
+            fprintf(stderr, "the engine failed for good: %s\n", view.cause);
+            server_drain(server, 2, NULL, NULL);
+            return EXIT_ENGINE;
+        }
+    }
+    fprintf(stderr, "no new requests; finishing those that run, up to %d s\n", DRAIN_SECONDS);
+    server_drain(server, DRAIN_SECONDS, asked_again, set);
+    return 0;
+}
+
+static struct server_options read_options(const struct settings *s)
+{
+    struct server_options o = {
+        .host = s->host,
+        .port = (int)s->port,
+        .name = s->name ? s->name : model.name,
+        .alias_count = s->alias.count,
+        .max_tokens = (int)s->reply_tokens,
+        .sampling = {.temperature = (float)s->temperature,
+                     .top_k = (int)s->top_k,
+                     .top_p = (float)s->top_p,
+                     .min_p = (float)s->min_p},
+        .key_file = s->key_file,
+        .no_log = s->quiet,
+    };
+    memcpy(o.alias, s->alias.text, sizeof o.alias);
+    return o;
+}
+
+static int serve_run(const struct settings *settings, struct error *error)
+{
+    struct engine_options options = cli_engine_options(settings);
+    const struct server_options server_options = read_options(settings);
+    struct engine *engine = NULL;
+    struct server *server = NULL;
+    sigset_t set;
+    int code = EXIT_BAD;
+    options.lanes = settings->parallel ? (int)settings->parallel : model.lanes;
+    options.decode_share = settings->decode_share > 0 ? (float)settings->decode_share : -1;
+    hold_signals(&set);
+    if (engine_open(&engine, &options, error) && server_open(&server, engine, &server_options, error)) {
+        printf("listening on http://%s:%d\n", settings->host ? settings->host : "127.0.0.1", server->port);
+        fflush(stdout);
+        code = serve_until_signal(server, &set, error);
+    }
+    server_close(server);
+    engine_close(engine);
+    return code;
+}
+
+const struct command command_serve = {
+    .name = "serve",
+    .synopsis = "[--host NAME] [--port N] [--parallel N] [--context N] [--api-key-file FILE] ...",
+    .summary = "the model over HTTP: OpenAI's and Anthropic's APIs",
+    .notes =
+        "Prints its address when it is ready, then one line a reply on stderr.\n"
+        "SIGTERM: finishes what runs; SIGHUP: reads the keys again. Exit code 3: the engine failed, start it anew.",
+    .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_HOST) | FLAG_BIT(FLAG_PORT) | FLAG_BIT(FLAG_PARALLEL) | FLAG_BIT(FLAG_NAME) |
+             FLAG_BIT(FLAG_ALIAS) | FLAG_BIT(FLAG_REPLY_TOKENS) | FLAG_BIT(FLAG_DECODE_SHARE) |
+             FLAG_BIT(FLAG_KEY_FILE) | FLAG_BIT(FLAG_TEMPERATURE) | FLAG_BIT(FLAG_TOP_K) | FLAG_BIT(FLAG_TOP_P) |
+             FLAG_BIT(FLAG_MIN_P) | FLAG_BIT(FLAG_CACHE_GIB) | FLAG_BIT(FLAG_CACHE_DISK) |
+             FLAG_BIT(FLAG_CACHE_DISK_GIB) | FLAG_BIT(FLAG_THINKING) | FLAG_BIT(FLAG_EFFORT) | FLAG_BIT(FLAG_BUDGET),
+    .run = serve_run,
+};

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The text of one reply: token ids in, whole characters out, split into reasoning, content and tool calls. Everything that
+// was made is kept as well, for replies that are sent whole.
+// Invariant: tokens are read one by one, so a reply's text, its end and its counts do not depend on how rounds grouped them.
+
+#ifndef SERVER_ANSWER_H
+#define SERVER_ANSWER_H
+
+#include "runtime/reply/reply.h"
+#include "runtime/server/sha256.h"
+#include "runtime/tokenizer.h"
+
+struct string {
+    char *bytes; // ends in a NUL that count does not count; NULL: empty
+    size_t count, room;
+};
+
+struct answer_call {
+    struct string name, arguments;
+};
+
+struct answer_rules {
+    struct reply_options reply; // as reply.h says; its texts are copied by reply_new
+    bool keep_special;          // special tokens are text too
+    const char *opener;         // text that the prompt ends with and the reply begins with, or NULL
+};
+
+struct answer {
+    struct tokenizer_stream stream;
+    struct reply *reply;
+    const char *opener;
+    bool open, stopped; // stopped: a stop string was met
+    bool ended;         // the last token was an end token
+    bool in_reasoning;
+    struct string content, reasoning;
+    struct answer_call *calls;
+    int call_count, call_room;
+    int tokens, reasoning_tokens; // read so far
+    struct sha256 hash;
+    bool failed; // out of memory: the reply cannot be completed
+    void (*sink)(void *user, const struct reply_event *event);
+    void *user;
+};
+
+bool string_add(struct string *text, const char *bytes, size_t count);
+
+bool answer_open(struct answer *answer, const struct tokenizer *tokenizer, const struct answer_rules *rules,
+                 void (*sink)(void *user, const struct reply_event *event), void *user, struct error *error);
+// Before the first token: reads the opener.
+void answer_begin(struct answer *answer);
+// The next token. False when the reply ends with it: at a stop string, or an error.
+bool answer_feed(struct answer *answer, int32_t token, struct error *error);
+// What is still held back.
+void answer_end(struct answer *answer);
+void answer_close(struct answer *answer); // any that is zero or was opened
+
+#endif

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One request and its reply: output towards the connection, news from the engine towards the dialect. See exchange.h.
+
+#include "runtime/server/exchange_side.h"
+#include "runtime/server/input.h"
+#include "runtime/server/log.h"
+#include "runtime/server/watch.h"
+#include "runtime/server/workers.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { WRITTEN = JSON_COMPACT | JSON_REAL_PRECISION(9) }; // how replies are written
+
+// ---- life ----------------------------------------------------------------------------------------------------------------------
+
+struct exchange *exchange_new(struct server *server, struct MHD_Connection *connection)
+{
+    struct exchange *x = calloc(1, sizeof *x);
+    struct connection_side *side = calloc(1, sizeof *side);
+    if (!x || !side) {
+        free(x);
+        free(side);
+        return NULL;
+    }
+    pthread_mutex_init(&side->lock, NULL);
+    side->connection = connection;
+    atomic_init(&side->references, 1);
+    side->link = -1;
+    x->side = side;
+    x->server = server;
+    x->started = engine_seconds();
+    x->created = (int64_t)time(NULL);
+    x->number = atomic_fetch_add(&server->number, 1) + 1;
+    snprintf(x->id, sizeof x->id, "%08llx%08llx", (unsigned long long)server->created & 0xffffffff,
+             (unsigned long long)x->number);
+    snprintf(x->label, sizeof x->label, "-");
+    atomic_fetch_add(&server->exchanges, 1);
+    return x;
+}
+
+void exchange_hold(struct exchange *x)
+{
+    atomic_fetch_add(&x->side->references, 1);
+}
+
+void exchange_drop(struct exchange *x)
+{
+    struct connection_side *side = x->side;
+    if (atomic_fetch_sub(&side->references, 1) > 1)
+        return;
+    if (x->dialect)
+        x->dialect->release(x);
+    answer_close(&x->answer);
+    job_free(x->job);
+    atomic_fetch_sub(&x->server->body_bytes, (int_fast64_t)side->counted);
+    atomic_fetch_sub(&x->server->exchanges, 1);
+    pthread_mutex_destroy(&side->lock);
+    free(x->body);
+    free(side->out);
+    free(side);
+    free(x);
+}
+
+// ---- output --------------------------------------------------------------------------------------------------------------------
+
+void side_resume(struct connection_side *side)
+{
+    if (!side->suspended || !side->connection)
+        return;
+    side->suspended = false;
+    MHD_resume_connection(side->connection);
+}
+
+// Appends to what the connection will send. Lock held. What cannot be kept ends the reply: the client sees it cut.
+static void put(struct connection_side *side, const char *bytes, size_t count)
+{
+    if (side->gone || side->closed)
+        return;
+    if (side->out_room - side->out_bytes < count && side->out_taken) {
+        side->out_bytes -= side->out_taken;
+        memmove(side->out, side->out + side->out_taken, side->out_bytes);
+        side->out_taken = 0;
+    }
+    if (side->out_room - side->out_bytes < count) {
+        size_t room = 2 * side->out_bytes + count + 256;
+        char *longer = realloc(side->out, room);
+        if (!longer) {
+            side->gone = true;
+            return;
+        }
+        side->out = longer;
+        side->out_room = room;
+    }
+    memcpy(side->out + side->out_bytes, bytes, count);
+    side->out_bytes += count;
+}
+
+void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes)
+{
+    struct connection_side *side = x->side;
+    pthread_mutex_lock(&side->lock);
+    if (side->state == SIDE_NOTHING) {
+        side->state = SIDE_WHOLE;
+        side->status = status;
+        side->type = type;
+        put(side, text, bytes);
+        side->closed = true;
+        side_resume(side);
+    }
+    pthread_mutex_unlock(&side->lock);
+}
+
+void exchange_json(struct exchange *x, int status, json_t *body)
+{
+    char *text = body ? json_dumps(body, WRITTEN) : NULL;
+    static const char lost[] = "{\"error\":{\"message\":\"no memory for the reply\",\"type\":\"server_error\","
+                               "\"param\":null,\"code\":null}}";
+    if (text)
+        exchange_text(x, status, "application/json", text, strlen(text));
+    else
+        exchange_text(x, 500, "application/json", lost, strlen(lost));
+    free(text);
+    json_decref(body);
+}
+
+void exchange_stream(struct exchange *x)
+{
+    struct connection_side *side = x->side;
+    pthread_mutex_lock(&side->lock);
+    if (side->state == SIDE_NOTHING) {
+        side->state = SIDE_STREAM;
+        side->status = 200;
+        side->type = "text/event-stream";
+        side_resume(side);
+    }
+    pthread_mutex_unlock(&side->lock);
+}
+
+static void put_event(struct exchange *x, const char *name, const char *data)
+{
+    struct connection_side *side = x->side;
+    pthread_mutex_lock(&side->lock);
+    if (name) {
+        put(side, "event: ", 7);
+        put(side, name, strlen(name));
+        put(side, "\n", 1);
+    }
+    put(side, "data: ", 6);
+    put(side, data, strlen(data));
+    put(side, "\n\n", 2);
+    side_resume(side);
+    pthread_mutex_unlock(&side->lock);
+}
+
+void exchange_event(struct exchange *x, const char *name, json_t *data)
+{
+    char *text = data ? json_dumps(data, WRITTEN) : NULL;
+    if (text)
+        put_event(x, name, text);
+    free(text);
+    json_decref(data);
+}
+
+void exchange_line(struct exchange *x, const char *data)
+{
+    put_event(x, NULL, data);
+}
+
+void exchange_close(struct exchange *x)
+{
+    pthread_mutex_lock(&x->side->lock);
+    x->side->closed = true;
+    if (x->side->connection && x->side->link >= 0)
+        watch_deadline(x->server->watch, x->side->link, READ_SECONDS);
+    side_resume(x->side);
+    pthread_mutex_unlock(&x->side->lock);
+}
+
+bool exchange_opened(const struct exchange *x)
+{
+    pthread_mutex_lock(&x->side->lock);
+    bool opened = x->side->state != SIDE_NOTHING;
+    pthread_mutex_unlock(&x->side->lock);
+    return opened;
+}
+
+static const char *type_of(int status, enum error_style style)
+{
+    if (style == STYLE_ANTHROPIC)
+        return status == 401   ? "authentication_error"
+               : status == 404 ? "not_found_error"
+               : status == 413 ? "request_too_large"
+               : status == 429 ? "rate_limit_error"
+               : status == 503 ? "overloaded_error"
+               : status >= 500 ? "api_error"
+                               : "invalid_request_error";
+    return status == 401   ? "authentication_error"
+           : status == 404 ? "not_found_error"
+           : status == 429 ? "rate_limit_error"
+           : status >= 500 ? "server_error"
+                           : "invalid_request_error";
+}
+
+void exchange_error(struct exchange *x, int status, const char *type, const char *code, const char *param,
+                    const char *format, ...)
+{
+    char text[768];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    const enum error_style style = x->route ? x->route->style : STYLE_OPENAI;
+    json_t *message = json_string(text);
+    if (!message)
+        message = json_string("the request is not valid"); // it quoted bytes that are no UTF-8
+    type = type ? type : type_of(status, style);
+    if (style == STYLE_ANTHROPIC)
+        exchange_json(x, status,
+                      json_pack("{s:s, s:{s:s, s:o}}", "type", "error", "error", "type", type, "message", message));
+    else
+        exchange_json(x, status,
+                      json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message", message, "type", type, "param", param,
+                                "code", code));
+}
+
+// ---- asking --------------------------------------------------------------------------------------------------------------------
+
+json_t *exchange_input(struct exchange *x)
+{
+    struct error error = {0};
+    json_t *root = input_parse(x->body, x->body_bytes, &error);
+    if (!root)
+        exchange_error(x, 400, NULL, NULL, NULL, "%s", error.text);
+    return root;
+}
+
+static void news(void *user)
+{
+    exchange_wake(user);
+}
+
+static void pass_on(void *user, const struct reply_event *event)
+{
+    struct exchange *x = user;
+    x->dialect->piece(x, event);
+}
+
+// Whether the job fits; with an error sent when it does not.
+static bool fits(struct exchange *x, struct job *job, const char *param)
+{
+    const int context = x->server->context, left = context - job->count;
+    if (job->count < 1) {
+        exchange_error(x, 400, NULL, NULL, param, "%s: a prompt needs at least one token", param);
+        return false;
+    }
+    if (left < 1 || job->reply > left) {
+        // Clients know an overflow by how this sentence begins.
+        exchange_error(
+            x, 400, NULL, "context_length_exceeded", param,
+            "This server's maximum context length is %d tokens. However, you requested %d tokens (%d in the %s, "
+            "%d for the reply). Please shorten the %s or ask for a shorter reply.",
+            context, job->count + (job->reply > 0 ? job->reply : 1), job->count, param, job->reply > 0 ? job->reply : 1,
+            param);
+        return false;
+    }
+    if (job->reply < 1)
+        job->reply = left < x->server->options.max_tokens ? left : x->server->options.max_tokens;
+    return true;
+}
+
+bool exchange_submit(struct exchange *x, struct job *job, const struct dialect *dialect,
+                     const struct answer_rules *rules, const char *param)
+{
+    struct error error = {0};
+    x->job = job;
+    x->dialect = dialect;
+    if (!fits(x, job, param))
+        return false;
+    if (atomic_load(&x->server->jobs) >= JOBS_MOST) {
+        exchange_error(x, 429, NULL, NULL, NULL, "%d requests wait already; try again later", JOBS_MOST);
+        return false;
+    }
+    if (!job_prepare(job, &error) || !answer_open(&x->answer, x->tokenizer, rules, pass_on, x, &error)) {
+        exchange_error(x, error.code == 2 ? 400 : 500, NULL, NULL, NULL, "%s", error.text);
+        return false;
+    }
+    job->changed = news;
+    job->user = x;
+    x->side->param = param;
+    exchange_hold(x); // the engine's, until the last news
+    atomic_fetch_add(&x->server->jobs, 1);
+    host_submit(x->server->host, job);
+    return true;
+}
+
+void exchange_gone(struct exchange *x)
+{
+    pthread_mutex_lock(&x->side->lock);
+    x->side->gone = true;
+    side_resume(x->side);
+    pthread_mutex_unlock(&x->side->lock);
+    exchange_wake(x);
+}
+
+static bool gone(struct exchange *x)
+{
+    pthread_mutex_lock(&x->side->lock);
+    bool is = x->side->gone;
+    pthread_mutex_unlock(&x->side->lock);
+    return is;
+}
+
+// ---- news ----------------------------------------------------------------------------------------------------------------------
+
+struct news {
+    enum job_stage stage;
+    int made;
+    struct stream_counters counters;
+    double submitted, first, ended;
+    struct error cause;
+};
+
+static void look(struct job *job, struct news *n)
+{
+    pthread_mutex_lock(&job->lock);
+    n->stage = job->stage;
+    n->made = job->made;
+    n->counters = job->counters;
+    n->submitted = job->submitted;
+    n->first = job->first;
+    n->ended = job->ended;
+    n->cause = job->cause;
+    pthread_mutex_unlock(&job->lock);
+}
+
+static void sum_up(struct exchange *x, const struct news *n, struct outcome *o)
+{
+    const struct answer *a = &x->answer;
+    const double first = n->first > 0 ? n->first : n->ended;
+    const char *reason = n->stage == JOB_FINISHED && a->tokens >= x->job->reply && !a->ended ? "length" : "stop";
+    *o = (struct outcome){
+        .reason = a->call_count && !strcmp(reason, "stop") ? "tool_calls" : reason,
+        .prompt_tokens = x->job->count,
+        .cached_tokens = (int)n->counters.cached_tokens,
+        .reply_tokens = a->tokens,
+        .reasoning_tokens = a->reasoning_tokens,
+        .counters = &n->counters,
+        .prompt = n->counters.prompt_seconds,
+        .first = first - n->submitted,
+        .decode = n->ended - first,
+        .total = n->ended - n->submitted,
+    };
+    sha256_hex(&a->hash, o->token_sha);
+}
+
+static void report(struct exchange *x, const struct news *n, const char *end)
+{
+    struct outcome o;
+    sum_up(x, n, &o);
+    metrics_reply(&x->server->metrics, &o, end);
+    log_reply(x, &o, end);
+}
+
+static const char *end_name(const struct exchange *x, enum job_stage stage)
+{
+    switch (stage) {
+    case JOB_CANCELLED:
+        return x->answer.stopped ? "stop" : "cancelled";
+    case JOB_REFUSED:
+        return "refused";
+    case JOB_FAILED:
+    case JOB_DEAD:
+        return "failed";
+    default:
+        return NULL;
+    }
+}
+
+// The reply cannot go on: an error where nothing was sent yet, else what the dialect has for that.
+static void fail(struct exchange *x, int status, const char *param, const char *message)
+{
+    if (!exchange_opened(x)) {
+        exchange_error(x, status, NULL, NULL, param, "%s", message);
+        return;
+    }
+    x->dialect->fail(x, type_of(status, x->route->style), message);
+    exchange_close(x);
+}
+
+static void finish(struct exchange *x, const struct news *n)
+{
+    struct error cause = n->cause;
+    enum job_stage stage = n->stage;
+    const bool away = gone(x), stopped = x->answer.stopped;
+    if (!away && stage != JOB_REFUSED)
+        answer_end(&x->answer);
+    if (x->answer.failed) {
+        stage = JOB_FAILED;
+        error_set(&cause, "no memory for the reply's text");
+    }
+    if (!away && (stage == JOB_FINISHED || (stage == JOB_CANCELLED && stopped))) {
+        struct outcome o;
+        sum_up(x, n, &o);
+        x->dialect->end(x, &o);
+        exchange_close(x);
+        report(x, n, o.reason);
+    } else {
+        if (!away && stage == JOB_REFUSED)
+            fail(x, 400, x->side->param, cause.text);
+        else if (!away && stage == JOB_CANCELLED)
+            fail(x, 503, NULL, "the server ends; ask again when it is back");
+        else if (!away)
+            fail(x, stage == JOB_DEAD ? 503 : 500, NULL, *cause.text ? cause.text : "the reply could not be made");
+        report(x, n, away ? "cancelled" : end_name(x, stage));
+    }
+}
+
+// Takes what the engine has made since last time.
+static void progress(struct exchange *x)
+{
+    struct connection_side *side = x->side;
+    struct news n;
+    struct error error = {0};
+    if (side->over)
+        return;
+    look(x->job, &n);
+    const bool away = gone(x);
+    if (away && !job_final(n.stage))
+        host_cancel(x->server->host, x->job);
+    if (!away && !side->began && (n.stage == JOB_ACCEPTED || n.made > 0 || n.stage == JOB_FINISHED)) {
+        side->began = true;
+        x->dialect->begin(x);
+        answer_begin(&x->answer);
+    }
+    while (!away && side->fed < n.made && !x->answer.stopped && !x->answer.failed)
+        if (!answer_feed(&x->answer, x->job->tokens[side->fed++], &error))
+            host_cancel(x->server->host, x->job);
+    if (!job_final(n.stage))
+        return;
+    side->over = true;
+    finish(x, &n);
+    atomic_fetch_sub(&x->server->jobs, 1);
+    exchange_drop(x); // the engine's
+}
+
+void exchange_wake(struct exchange *x)
+{
+    workers_add(x->server->workers, x);
+}
+
+void exchange_run(struct exchange *x, struct tokenizer *tokenizer)
+{
+    x->tokenizer = tokenizer;
+    if (!x->side->handled) {
+        x->side->handled = true;
+        if (gone(x))
+            return;
+        x->route->handle(x);
+        if (!x->job && !exchange_opened(x))
+            exchange_error(x, 500, NULL, NULL, NULL, "the request was not answered");
+        return;
+    }
+    if (x->job && x->job->user)
+        progress(x);
+}

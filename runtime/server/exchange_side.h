@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The half of an exchange that faces its connection, shared by exchange.c, workers.c and http.c.
+// Invariant: a connection is suspended exactly while `suspended` is set, and only the thread that clears it, with the lock
+// held, resumes it; so a connection is never resumed after it has gone.
+
+#ifndef SERVER_EXCHANGE_SIDE_H
+#define SERVER_EXCHANGE_SIDE_H
+
+#include "runtime/server/exchange.h"
+
+#include <microhttpd.h>
+
+enum { READ_SECONDS = 600 }; // that a client may take to read a reply that is complete
+
+enum side_state { SIDE_NOTHING, SIDE_WHOLE, SIDE_STREAM };
+
+struct connection_side {
+    atomic_int references;
+    pthread_mutex_t lock;
+    // under lock
+    struct MHD_Connection *connection; // NULL: gone
+    bool suspended, gone, closed;      // closed: no more output comes
+    enum side_state state;
+    int status;
+    const char *type;
+    char *out;
+    size_t out_bytes, out_taken, out_room;
+    // of the thread of the connections
+    bool queued, complete;     // a response was queued; the body has come whole
+    int early;                 // status of an error found while the body came, 0: none
+    int link;                  // in the watch, -1: none
+    size_t body_room, counted; // counted: bytes booked in server->body_bytes
+    // of the workers' queue, under its lock
+    struct exchange *next;
+    bool scheduled, again;
+    // of the worker that runs the exchange
+    bool handled, began, over;
+    int fed; // tokens read
+    const char *param;
+};
+
+// Puts a connection that waits for output back to work. Lock held.
+void side_resume(struct connection_side *side);
+
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// /v1/models, /tokenize and /detokenize.
+
+#include "runtime/model.h"
+#include "runtime/server/conversation.h"
+#include "runtime/server/openai.h"
+#include "runtime/server/routes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- models ----------------------------------------------------------------------------------------------------------------------
+
+static json_t *model_json(const struct server *s, const char *name)
+{
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:i, s:i}", "id", name, "object", "model", "created",
+                     (json_int_t)s->created, "owned_by", "pianola", "root", s->options.name, "context_length",
+                     s->context, "max_model_len", s->context);
+}
+
+void models_handle(struct exchange *x)
+{
+    const struct server *s = x->server;
+    json_t *list = json_array();
+    for (int i = -1; i < s->options.alias_count; i++) {
+        const char *name = i < 0 ? s->options.name : s->options.alias[i];
+        if (!*x->rest)
+            json_array_append_new(list, model_json(s, name));
+        else if (!strcmp(name, x->rest)) {
+            json_decref(list);
+            exchange_json(x, 200, model_json(s, name));
+            return;
+        }
+    }
+    if (!*x->rest) {
+        exchange_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+        return;
+    }
+    json_decref(list);
+    exchange_error(x, 404, NULL, "model_not_found", "model", "the model \"%.100s\" is not served here", x->rest);
+}
+
+// ---- tokens ----------------------------------------------------------------------------------------------------------------------
+
+// The ids of a text, or of a conversation.
+static bool encode(struct exchange *x, const json_t *root, const struct fields *f, struct job *job)
+{
+    const json_t *prompt = json_object_get(root, "prompt");
+    struct error error = {0};
+    size_t count = 0;
+    if (json_is_string(prompt)) {
+        bool special = !f->at[FIELD_ADD_SPECIAL_TOKENS].given || f->at[FIELD_ADD_SPECIAL_TOKENS].truth;
+        bool ok = tokenizer_encode(x->tokenizer, json_string_value(prompt), json_string_length(prompt), true, &job->ids,
+                                   &count, &error);
+        job->count = (int)count;
+        const int32_t bos = tokenizer_bos(x->tokenizer);
+        int32_t *longer = ok && special && bos >= 0 ? realloc(job->ids, (count + 1) * sizeof *longer) : NULL;
+        if (longer) {
+            memmove(longer + 1, longer, count * sizeof *longer);
+            longer[0] = bos;
+            job->ids = longer;
+            job->count++;
+        }
+        if (!ok)
+            exchange_error(x, 400, NULL, NULL, "prompt", "%s", error.text);
+        return ok;
+    }
+    struct conversation c;
+    bool reasons;
+    bool ok = conversation_read(&c, json_object_get(root, "messages"), json_object_get(root, "tools"),
+                                json_object_get(root, "chat_template_kwargs"), &error) &&
+              conversation_encode(&c, x->tokenizer, &x->server->style, NULL, job, &reasons, &error);
+    conversation_close(&c);
+    if (!ok)
+        exchange_error(x, 400, NULL, NULL, prompt ? "prompt" : "messages", prompt ? "prompt: a text is expected" : "%s",
+                       error.text);
+    return ok;
+}
+
+static void send_tokens(struct exchange *x, const struct job *job, bool texts)
+{
+    json_t *ids = json_array(), *strings = texts ? json_array() : json_null();
+    for (int i = 0; i < job->count; i++) {
+        json_array_append_new(ids, json_integer(job->ids[i]));
+        if (texts)
+            json_array_append_new(strings, token_text(x->tokenizer, job->ids[i]));
+    }
+    exchange_json(x, 200,
+                  json_pack("{s:i, s:i, s:o, s:o}", "count", job->count, "max_model_len", x->server->context, "tokens",
+                            ids, "token_strs", strings));
+}
+
+void tokenize_handle(struct exchange *x)
+{
+    struct fields f;
+    json_t *root = exchange_input(x);
+    struct job *job = root ? job_new() : NULL;
+    const uint64_t mask = FIELD_BIT(FIELD_ADD_SPECIAL_TOKENS) | FIELD_BIT(FIELD_RETURN_TOKEN_STRS);
+    if (job && ask_fields(x, &f, root, mask) && ask_model(x, root) && encode(x, root, &f, job))
+        send_tokens(x, job, f.at[FIELD_RETURN_TOKEN_STRS].truth);
+    job_free(job);
+    json_decref(root);
+}
+
+static void decode(struct exchange *x, const json_t *list)
+{
+    struct error error = {0};
+    const size_t count = json_array_size(list);
+    int32_t *ids = malloc((count + 1) * sizeof *ids);
+    char *text = NULL;
+    size_t bytes = 0, at = 0;
+    for (; ids && at < count; at++) {
+        const json_t *id = json_array_get(list, at);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= model.vocabulary)
+            break;
+        ids[at] = (int32_t)json_integer_value(id);
+    }
+    if (ids && (!json_is_array(list) || at < count))
+        exchange_error(x, 400, NULL, "invalid_value", "tokens",
+                       "tokens: an array of token ids from 0 to %d is expected", model.vocabulary - 1);
+    else if (ids && tokenizer_decode(x->tokenizer, ids, count, false, &text, &bytes, &error))
+        exchange_json(x, 200, json_pack("{s:s%}", "prompt", text, bytes));
+    else
+        exchange_error(x, 400, NULL, NULL, "tokens", "%s", ids ? error.text : "no memory for the tokens");
+    free(ids);
+    free(text);
+}
+
+void detokenize_handle(struct exchange *x)
+{
+    json_t *root = exchange_input(x);
+    if (root && ask_model(x, root))
+        decode(x, json_object_get(root, "tokens"));
+    json_decref(root);
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the dialects share; see openai.h.
+
+#include "runtime/server/openai.h"
+#include "runtime/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BIAS_MOST = 1024 };
+
+bool ask_fields(struct exchange *x, struct fields *fields, const json_t *root, uint64_t mask)
+{
+    struct error error = {0};
+    if (fields_read(fields, root, mask, &error))
+        return true;
+    exchange_error(x, 400, NULL, "invalid_value", fields->wrong, "%s", error.text);
+    return false;
+}
+
+bool ask_model(struct exchange *x, const json_t *root)
+{
+    const struct server_options *o = &x->server->options;
+    const json_t *model_name = json_object_get(root, "model");
+    if (!model_name || json_is_null(model_name))
+        return true;
+    const char *name = json_string_value(model_name);
+    bool known = name && !strcmp(name, o->name);
+    for (int i = 0; name && i < o->alias_count; i++)
+        known = known || !strcmp(name, o->alias[i]);
+    if (!known && name)
+        exchange_error(x, 404, NULL, "model_not_found", "model",
+                       "the model \"%.100s\" is not served here; %s is (--alias adds names)", name, o->name);
+    else if (!known)
+        exchange_error(x, 400, NULL, "invalid_value", "model", "model: a text is expected");
+    return known;
+}
+
+static bool ask_bias(struct exchange *x, const json_t *map, struct job *job)
+{
+    const char *key;
+    json_t *value;
+    if (!map || json_is_null(map) || (json_is_object(map) && !json_object_size(map)))
+        return true;
+    if (!json_is_object(map) || json_object_size(map) > BIAS_MOST) {
+        exchange_error(x, 400, NULL, "invalid_value", "logit_bias",
+                       "logit_bias: an object of at most %d entries is expected", BIAS_MOST);
+        return false;
+    }
+    job->bias = calloc(json_object_size(map), sizeof *job->bias);
+    json_object_foreach((json_t *)(uintptr_t)map, key, value)
+    {
+        char *end = NULL;
+        const long id = *key >= '0' && *key <= '9' ? strtol(key, &end, 10) : -1;
+        const double bias = json_is_number(value) ? json_number_value(value) : NAN;
+        bool ok = job->bias && id >= 0 && !*end && id < model.vocabulary && bias >= -100 && bias <= 100;
+        for (int i = 0; ok && i < job->sampling.bias_count; i++)
+            ok = job->bias[i].id != id;
+        if (!ok) {
+            exchange_error(x, 400, NULL, "invalid_value", "logit_bias",
+                           "logit_bias: token ids from 0 to %d, each once, with numbers from -100 to 100 are expected",
+                           model.vocabulary - 1);
+            return false;
+        }
+        job->bias[job->sampling.bias_count++] = (struct token_bias){(int32_t)id, (float)bias};
+    }
+    return true;
+}
+
+static float real_or(const struct fields *f, enum field field, float otherwise)
+{
+    return f->at[field].given ? (float)f->at[field].real : otherwise;
+}
+
+bool ask_sampling(struct exchange *x, const struct fields *f, const json_t *root, struct job *job)
+{
+    const struct sampling *d = &x->server->options.sampling;
+    struct sampling *s = &job->sampling;
+    const json_t *priority = json_object_get(root, "priority");
+    s->temperature = real_or(f, FIELD_TEMPERATURE, d->temperature);
+    s->top_p = real_or(f, FIELD_TOP_P, d->top_p);
+    s->min_p = real_or(f, FIELD_MIN_P, d->min_p);
+    s->top_k = f->at[FIELD_TOP_K].given ? (int)f->at[FIELD_TOP_K].integer : d->top_k;
+    s->top_k = s->top_k < 0 ? 0 : s->top_k;
+    s->presence = real_or(f, FIELD_PRESENCE_PENALTY, 0);
+    s->frequency = real_or(f, FIELD_FREQUENCY_PENALTY, 0);
+    s->repetition = real_or(f, FIELD_REPETITION_PENALTY, 0);
+    job->ignore_end = f->at[FIELD_IGNORE_EOS].truth;
+    job->no_drafts = f->at[FIELD_DRAFT].given && !f->at[FIELD_DRAFT].truth;
+    if (priority && !json_is_null(priority) && !json_is_string(priority) && !json_is_integer(priority)) {
+        exchange_error(x, 400, NULL, "invalid_value", "priority", "priority: \"background\" or \"normal\" is expected");
+        return false;
+    }
+    job->background = json_is_string(priority) && !strcmp(json_string_value(priority), "background");
+    return ask_bias(x, json_object_get(root, "logit_bias"), job);
+}
+
+void ask_seed(const struct fields *f, struct job *job)
+{
+    struct sha256 hash;
+    uint8_t digest[32];
+    if (f->at[FIELD_SEED].given) {
+        job->sampling.seed = (uint64_t)f->at[FIELD_SEED].integer;
+        return;
+    }
+    sha256_begin(&hash);
+    sha256_add(&hash, job->ids, (size_t)job->count * sizeof *job->ids);
+    sha256_end(&hash, digest);
+    memcpy(&job->sampling.seed, digest, sizeof job->sampling.seed);
+}
+
+bool ask_stops(struct exchange *x, const json_t *stop, const char *name, struct stops *stops)
+{
+    *stops = (struct stops){0};
+    if (!stop || json_is_null(stop))
+        return true;
+    const size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
+    for (size_t i = 0; i < count && count <= STOPS_MOST; i++) {
+        const json_t *one = json_is_array(stop) ? json_array_get(stop, i) : stop;
+        if (json_is_string(one) && json_string_length(one) > 0 && json_string_length(one) <= 512)
+            stops->text[stops->count++] = json_string_value(one);
+    }
+    if ((size_t)stops->count == count)
+        return true;
+    exchange_error(x, 400, NULL, "invalid_value", name, "%s: a text, or up to %d texts, of 1 to 512 bytes is expected",
+                   name, STOPS_MOST);
+    return false;
+}
+
+// ---- replies ---------------------------------------------------------------------------------------------------------------------
+
+json_t *usage_json(const struct outcome *o)
+{
+    return json_pack("{s:i, s:i, s:i, s:{s:i}, s:{s:i}}", "prompt_tokens", o->prompt_tokens, "completion_tokens",
+                     o->reply_tokens, "total_tokens", o->prompt_tokens + o->reply_tokens, "prompt_tokens_details",
+                     "cached_tokens", o->cached_tokens, "completion_tokens_details", "reasoning_tokens",
+                     o->reasoning_tokens);
+}
+
+void add_measured(json_t *root, const struct exchange *x, const struct outcome *o)
+{
+    const struct stream_counters *c = o->counters;
+    const double rate = o->decode > 0 && o->reply_tokens > 1 ? (o->reply_tokens - 1) / o->decode : 0;
+    json_t *block =
+        json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:{s:I, s:I}, s:b}", "token_sha",
+                  o->token_sha, "seconds", o->total, "tokens_per_second", rate, "prefill_seconds", o->prompt,
+                  "decode_seconds", o->decode, "time_to_first_token", o->first, "context_window", x->server->context,
+                  "context_used", o->prompt_tokens + o->reply_tokens, "rounds", (json_int_t)c->rounds, "drafted",
+                  (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted, "drafts", "drafted",
+                  (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted, "exact_mode", true);
+    if (!root || !block)
+        return;
+    json_object_set(root, "pianola", block);
+    json_object_set_new(root, "tensorfold", block);
+}
+
+json_t *token_text(const struct tokenizer *tokenizer, int32_t id)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    struct error error;
+    if (!tokenizer_decode((struct tokenizer *)(uintptr_t)tokenizer, &id, 1, false, &text, &bytes, &error))
+        return json_string("");
+    json_t *value = json_stringn(text, bytes);
+    free(text);
+    return value;
+}
+
+json_t *token_bytes(const struct tokenizer *tokenizer, int32_t id)
+{
+    size_t bytes = 0;
+    const char *token = tokenizer_token(tokenizer, id, &bytes);
+    json_t *list = json_array();
+    for (size_t i = 0; token && i < bytes; i++)
+        json_array_append_new(list, json_integer((uint8_t)token[i]));
+    return list;
+}

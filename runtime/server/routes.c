@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The table of paths; see routes.h. Paths are compared as they were sent.
+
+#include "runtime/server/routes.h"
+
+#include <string.h>
+
+// clang-format off
+static const struct route routes[] = {
+    // method, path, errors, open, quick, handler
+    {"POST", "/v1/chat/completions", STYLE_OPENAI, false, false, chat_handle},
+    {"POST", "/v1/completions",      STYLE_OPENAI, false, false, completions_handle},
+    {"GET",  "/v1/models",           STYLE_OPENAI, false, true,  models_handle},
+    {"GET",  "/v1/models/*",         STYLE_OPENAI, false, true,  models_handle},
+    {"POST", "/tokenize",            STYLE_OPENAI, false, false, tokenize_handle},
+    {"POST", "/v1/tokenize",         STYLE_OPENAI, false, false, tokenize_handle},
+    {"POST", "/detokenize",          STYLE_OPENAI, false, false, detokenize_handle},
+    {"POST", "/v1/detokenize",       STYLE_OPENAI, false, false, detokenize_handle},
+    {"GET",  "/health",              STYLE_OPENAI, true,  true,  health_handle},
+    {"GET",  "/metrics",             STYLE_OPENAI, false, true,  metrics_handle},
+    {"GET",  "/v1/metrics",          STYLE_OPENAI, false, true,  metrics_handle},
+    {"GET",  "/memory",              STYLE_OPENAI, false, true,  memory_handle},
+};
+// clang-format on
+
+static bool match(const struct route *route, const char *path, char *rest, size_t size)
+{
+    size_t bytes = strlen(route->path);
+    if (route->path[bytes - 1] != '*')
+        return !strcmp(route->path, path);
+    if (strncmp(route->path, path, bytes - 1) || !path[bytes - 1] || strlen(path + bytes - 1) >= size)
+        return false;
+    snprintf(rest, size, "%s", path + bytes - 1);
+    return true;
+}
+
+const struct route *routes_find(const char *path, const char *method, char *rest, size_t size, bool *other_method)
+{
+    *other_method = false;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (!match(&routes[i], path, rest, size))
+            continue;
+        if (!strcmp(routes[i].method, method))
+            return &routes[i];
+        *other_method = true;
+    }
+    return NULL;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The one table of paths. A new path or dialect is one line in routes.c and one file with its handler.
+
+#ifndef SERVER_ROUTES_H
+#define SERVER_ROUTES_H
+
+#include "runtime/server/exchange.h"
+
+// The route of a request, or NULL; *other_method: the path is there for another method. A rest that a path ending in * takes is
+// copied.
+const struct route *routes_find(const char *path, const char *method, char *rest, size_t size, bool *other_method);
+
+// Handlers, each in the file of its dialect.
+void chat_handle(struct exchange *x);        // openai_chat.c
+void completions_handle(struct exchange *x); // openai_completions.c
+void models_handle(struct exchange *x);      // models.c
+void tokenize_handle(struct exchange *x);
+void detokenize_handle(struct exchange *x);
+
+#endif

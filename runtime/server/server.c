@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Starting and ending a server: what is opened in one order is closed in the other.
+
+#include "runtime/server/server.h"
+#include "runtime/chat.h"
+#include "runtime/server/http.h"
+#include "runtime/server/keys.h"
+#include "runtime/server/watch.h"
+#include "runtime/server/workers.h"
+#include "runtime/tokenizer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { WORKERS = 4 };
+
+static bool open_parts(struct server *s, struct error *error)
+{
+    struct tokenizer *tokenizer = NULL;
+    if (!tokenizer_open(&tokenizer, &tokenizer_tables, error))
+        return false;
+    tokenizer_close(tokenizer); // it can be opened; each worker has its own
+    return (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
+           host_open(&s->host, s->engine, error) && watch_open(&s->watch, error) &&
+           workers_open(&s->workers, WORKERS, error) && http_open(s, error);
+}
+
+bool server_open(struct server **out, struct engine *engine, const struct server_options *options, struct error *error)
+{
+    struct server *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return error_set(error, "no memory for the server");
+    json_object_seed(0);
+    s->options = *options;
+    s->engine = engine;
+    s->context = engine_context(engine);
+    s->started = engine_seconds();
+    s->created = (int64_t)time(NULL);
+    s->style = reply_style_of(&chat_template);
+    metrics_open(&s->metrics);
+    if (!open_parts(s, error)) {
+        server_close(s);
+        return false;
+    }
+    *out = s;
+    return true;
+}
+
+// Waits until nothing is being answered.
+static bool settle(struct server *s, double seconds, bool (*hurry)(void *user), void *user)
+{
+    const double until = engine_seconds() + seconds;
+    const struct timespec step = {.tv_nsec = 20 * 1000 * 1000};
+    while (atomic_load(&s->exchanges) > 0 && engine_seconds() < until && !(hurry && hurry(user)))
+        nanosleep(&step, NULL);
+    return atomic_load(&s->exchanges) == 0;
+}
+
+void server_drain(struct server *s, double seconds, bool (*hurry)(void *user), void *user)
+{
+    atomic_store(&s->draining, true);
+    http_quiet(s);
+    if (settle(s, seconds, hurry, user))
+        return;
+    watch_cut(s->watch);
+    settle(s, 5, NULL, NULL);
+}
+
+void server_close(struct server *s)
+{
+    if (!s)
+        return;
+    if (s->daemon && !atomic_load(&s->draining))
+        server_drain(s, 0, NULL, NULL);
+    http_close(s);
+    host_close(s->host); // its last news go to the workers
+    workers_close(s->workers);
+    watch_close(s->watch);
+    keys_close(s->keys);
+    metrics_close(&s->metrics);
+    free(s);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One server: its engine thread (host.h), its workers (workers.h), its connections (http.h), and what it was started with.
+// A request is one exchange (exchange.h). README.md in this folder says how the parts work together.
+
+#ifndef SERVER_H
+#define SERVER_H
+
+#include "runtime/engine.h"
+#include "runtime/reply/reply.h"
+#include "runtime/server/host.h"
+#include "runtime/server/metrics.h"
+
+#include <stdatomic.h>
+
+enum {
+    SERVER_ALIASES = 16,
+    BODY_MOST = 32 << 20,    // bytes of a request's body
+    BODIES_MOST = 256 << 20, // bytes of all bodies that are held
+    HEADERS_MOST = 16 << 10, // bytes of a request's line and headers
+    LINKS_MOST = 4096,       // connections at a time
+    JOBS_MOST = 1024,        // requests for the engine at a time
+};
+
+struct keys;
+struct workers;
+struct watch;
+struct MHD_Daemon;
+
+struct server_options {
+    const char *host; // NULL: 127.0.0.1
+    int port;         // 0: any that is free
+    const char *name; // of the model, in replies
+    const char *alias[SERVER_ALIASES];
+    int alias_count;
+    int max_tokens;           // of a reply whose request names no limit
+    struct sampling sampling; // where a request says nothing
+    const char *key_file;     // NULL: anyone may ask
+    bool no_log;              // no line a request on stderr
+};
+
+struct server {
+    struct server_options options;
+    int context;              // positions of a stream
+    struct reply_style style; // how the model writes
+    struct engine *engine;    // the host's
+    struct host *host;
+    struct workers *workers;
+    struct watch *watch;
+    struct keys *keys; // NULL: none
+    struct MHD_Daemon *daemon;
+    struct metrics metrics;
+    int port; // that it listens on
+    double started;
+    int64_t created;                // seconds since 1970
+    atomic_uint_fast64_t number;    // of the last request
+    atomic_int_fast64_t body_bytes; // of all bodies that are held
+    atomic_int jobs;                // exchanges with a job that is not final
+    atomic_int exchanges;           // requests whose reply is not out
+    atomic_bool draining;           // takes no new requests
+    void *extra;                    // of whoever adds to the server; see routes.c
+};
+
+// Starts serving: engine thread, workers, listener. The engine is the server's until server_close. On failure nothing is left.
+bool server_open(struct server **out, struct engine *engine, const struct server_options *options, struct error *error);
+
+// Stops listening, lets what is being answered finish for up to `seconds`, and cancels the rest.
+void server_drain(struct server *server, double seconds, bool (*hurry)(void *user), void *user);
+
+// Ends everything; server_drain first, or replies are cut.
+void server_close(struct server *server);
+
+#endif
