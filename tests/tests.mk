@@ -32,6 +32,15 @@ $(T)/lanes_test: tests/lanes_test.c runtime/pages.c $(T)/engine.a all
 	@$(CC) $(BASE) -DPAGES_DEBUG -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ tests/lanes_test.c runtime/pages.c \
 	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
+# Replies against chat templates of every family.
+TURN_TEMPLATES := $(foreach f,qwen3 qwen3_coder qwen3_6 flash_next nemotron embedded,$(T)/turns/template_$(f).c)
+$(T)/turns/template_%.c: tests/fixtures/templates/%.jinja $(wildcard gen/template*.lua)
+	@mkdir -p $(@D)
+	@$(LUA) gen/template.lua $< $@ template_$*
+$(T)/reply_turns_test: tests/reply_turns_test.c $(TURN_TEMPLATES) $(T)/engine.a
+	@echo "  cc $<"
+	@$(CC) $(BASE) -o $@ $^ $(LIBS)
+
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
 SIM := $(wildcard tests/sim/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft history \
     memory_plan)) graphs/store.c kernels/cpu/control.c

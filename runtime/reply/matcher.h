@@ -9,17 +9,18 @@
 #include "runtime/reply/bytes.h"
 
 struct matcher {
-    const char *string; // borrowed
+    char *string;
     size_t length, matched;
     size_t *back; // the longest proper beginning of string[0..i] that is also its end
 };
 
-// false: there is no memory. length > 0.
+// The string is copied. false: there is no memory, and matcher_close is still needed. length > 0.
 static inline bool matcher_open(struct matcher *m, const char *string, size_t length)
 {
-    *m = (struct matcher){.string = string, .length = length, .back = calloc(length, sizeof(size_t))};
-    if (!m->back)
+    *m = (struct matcher){.string = malloc(length), .length = length, .back = calloc(length, sizeof(size_t))};
+    if (!m->string || !m->back)
         return false;
+    memcpy(m->string, string, length);
     for (size_t i = 1, n = 0; i < length; i++) {
         while (n && string[i] != string[n])
             n = m->back[n - 1];
@@ -40,6 +41,7 @@ static inline bool matcher_take(struct matcher *m, char c)
 
 static inline void matcher_close(struct matcher *m)
 {
+    free(m->string);
     free(m->back);
 }
 

@@ -32,6 +32,8 @@ struct reply *reply_new(const struct reply_options *options, struct error *error
         return NULL;
     }
     reply->options = *options;
+    reply->options.stop = NULL;
+    reply->options.tools = json_incref((json_t *)(uintptr_t)options->tools);
     reply->calls_wanted = options->dialect != REPLY_PLAIN && json_array_size(options->tools) > 0;
     reply->stop_index = -1;
     return reply;
@@ -53,6 +55,7 @@ void reply_free(struct reply *reply)
         matcher_close(&reply->stops[i]);
     matcher_close(&reply->closing);
     call_free(&reply->call);
+    json_decref((json_t *)(uintptr_t)reply->options.tools);
     struct bytes *all[] = {&reply->raw, &reply->held, &reply->text, &reply->arguments, &reply->queue, &reply->taken};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         bytes_free(all[i]);

@@ -36,7 +36,7 @@ struct reply_event {
     const char *name; // of CALL_BEGIN
 };
 
-// What a reply is to be read as. All pointers must stay until reply_free.
+// What a reply is to be read as. Stop strings are copied and tools are held; the markers must stay until reply_free.
 struct reply_options {
     enum reply_dialect dialect;
     bool reasoning;                               // the prompt ended inside an open think block
