@@ -2,21 +2,15 @@
 //
 // POST /v1/chat/completions: OpenAI's chat, whole and streamed.
 
-#include "runtime/server/conversation.h"
-#include "runtime/server/openai.h"
+#include "runtime/server/chat_request.h"
 #include "runtime/server/routes.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct chat {
-    json_t *root; // the request; stop strings and tools point into it
-    struct conversation conversation;
-    struct stops stops;
-    char *opener; // text that the reply was made to begin with, or NULL
-    bool stream, include_usage, logprobs;
-    int alternatives; // of log-probabilities
-    int shown;        // tokens whose log-probabilities were sent
+    struct chat_request request;
+    int shown; // tokens whose log-probabilities were sent
 };
 
 // ---- replies ---------------------------------------------------------------------------------------------------------------------
@@ -37,14 +31,14 @@ static json_t *one_logprob(const struct exchange *x, int32_t id, float logprob)
 static json_t *take_logprobs(struct exchange *x)
 {
     struct chat *chat = x->state;
-    if (!chat->logprobs)
+    if (!chat->request.logprobs)
         return json_null();
     json_t *list = json_array();
     const int until = x->answer.tokens - (x->answer.ended ? 1 : 0);
     for (; chat->shown < until; chat->shown++) {
         const struct logprobs *p = &x->job->chances[chat->shown];
         json_t *token = one_logprob(x, x->job->tokens[chat->shown], p->chosen), *top = json_array();
-        for (int i = 0; i < p->count && i < chat->alternatives; i++)
+        for (int i = 0; i < p->count && i < chat->request.alternatives; i++)
             json_array_append_new(top, one_logprob(x, p->id[i], p->logprob[i]));
         json_object_set_new(token, "top_logprobs", top);
         json_array_append_new(list, token);
@@ -65,7 +59,7 @@ static json_t *chunk(struct exchange *x, json_t *delta, const char *finish)
 static void begin(struct exchange *x)
 {
     const struct chat *chat = x->state;
-    if (!chat->stream)
+    if (!chat->request.stream)
         return;
     exchange_stream(x);
     exchange_event(x, NULL, chunk(x, json_pack("{s:s, s:s}", "role", "assistant", "content", ""), NULL));
@@ -98,7 +92,7 @@ static json_t *delta_of(const struct exchange *x, const struct reply_event *e)
 static void piece(struct exchange *x, const struct reply_event *e)
 {
     const struct chat *chat = x->state;
-    json_t *delta = chat->stream ? delta_of(x, e) : NULL;
+    json_t *delta = chat->request.stream ? delta_of(x, e) : NULL;
     if (delta)
         exchange_event(x, NULL, chunk(x, delta, NULL));
 }
@@ -144,16 +138,16 @@ static void end_whole(struct exchange *x, const struct outcome *o)
 static void end(struct exchange *x, const struct outcome *o)
 {
     const struct chat *chat = x->state;
-    if (!chat->stream) {
+    if (!chat->request.stream) {
         end_whole(x, o);
         return;
     }
     json_t *last = chunk(x, json_object(), o->reason);
     add_measured(last, x, o);
-    if (!chat->include_usage)
+    if (!chat->request.include_usage)
         json_object_set_new(last, "usage", usage_json(o));
     exchange_event(x, NULL, last);
-    if (chat->include_usage) {
+    if (chat->request.include_usage) {
         json_t *usage = envelope(x, "chat.completion.chunk");
         json_object_set_new(usage, "choices", json_array());
         json_object_set_new(usage, "usage", usage_json(o));
@@ -173,156 +167,12 @@ static void fail(struct exchange *x, const char *type, const char *message)
 static void release(struct exchange *x)
 {
     struct chat *chat = x->state;
-    conversation_close(&chat->conversation);
-    json_decref(chat->root);
-    free(chat->opener);
+    chat_request_close(&chat->request);
     free(chat);
     x->state = NULL;
 }
 
 static const struct dialect dialect = {begin, piece, end, fail, release};
-
-// ---- requests --------------------------------------------------------------------------------------------------------------------
-
-static bool bad(struct exchange *x, const char *field, const char *expected)
-{
-    exchange_error(x, 400, NULL, "invalid_value", field, "%s: %s is expected", field, expected);
-    return false;
-}
-
-// Whether thinking is wanted, from all the ways to say it, into the template's switches.
-static bool ask_thinking(struct exchange *x, const json_t *root, json_t *kwargs)
-{
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-    const json_t *effort = json_object_get(root, "reasoning_effort"),
-                 *thinking = json_object_get(root, "enable_thinking");
-    if (!effort || json_is_null(effort))
-        effort = json_object_get(kwargs, "reasoning_effort");
-    if (json_is_boolean(json_object_get(kwargs, "thinking")) && !json_object_get(kwargs, "enable_thinking"))
-        json_object_set(kwargs, "enable_thinking", json_object_get(kwargs, "thinking"));
-    if (thinking && !json_is_null(thinking)) {
-        if (!json_is_boolean(thinking))
-            return bad(x, "enable_thinking", "true or false");
-        json_object_set(kwargs, "enable_thinking", (json_t *)(uintptr_t)thinking);
-    }
-    if (!effort || json_is_null(effort))
-        return true;
-    bool known = false;
-    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
-        known = known || (json_is_string(effort) && !strcmp(json_string_value(effort), efforts[i]));
-    if (!known)
-        return bad(x, "reasoning_effort", "one of none, minimal, low, medium, high, xhigh, max");
-    if (!json_object_get(kwargs, "enable_thinking"))
-        json_object_set_new(kwargs, "enable_thinking", json_boolean(strcmp(json_string_value(effort), "none") != 0));
-    json_object_set(kwargs, "reasoning_effort", (json_t *)(uintptr_t)effort);
-    return true;
-}
-
-// tool_choice: which tools are offered, and whether one must be called.
-static bool ask_tools(struct exchange *x, struct chat *chat, json_t **tools, bool *must, const char **name)
-{
-    json_t *choice = json_object_get(chat->root, "tool_choice");
-    *tools = json_object_get(chat->root, "tools");
-    *must = false;
-    *name = NULL;
-    if (!choice || json_is_null(choice))
-        return true;
-    const char *word = json_string_value(choice);
-    if (word && !strcmp(word, "none"))
-        *tools = NULL;
-    else if (word && !strcmp(word, "required"))
-        *must = true;
-    else if (!word) {
-        *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-        *must = true;
-    }
-    if ((word && strcmp(word, "auto") && strcmp(word, "none") && !*must) || (!word && !*name))
-        return bad(x, "tool_choice", "none, auto, required or a function's name");
-    if (*must && !json_array_size(*tools))
-        return bad(x, "tools", "an array of at least one tool, since tool_choice asks for one,");
-    bool offered = !*name;
-    for (size_t i = 0; !offered && i < json_array_size(*tools); i++) {
-        const char *one =
-            json_string_value(json_object_get(json_object_get(json_array_get(*tools, i), "function"), "name"));
-        offered = one && !strcmp(one, *name);
-    }
-    return offered || bad(x, "tool_choice", "the name of one of the tools");
-}
-
-static bool ask_stream(struct exchange *x, struct chat *chat, const struct fields *f)
-{
-    const json_t *options = json_object_get(chat->root, "stream_options");
-    const json_t *usage = json_object_get(options, "include_usage");
-    chat->stream = f->at[FIELD_STREAM].truth;
-    if (options && !json_is_null(options) && !json_is_object(options))
-        return bad(x, "stream_options", "an object");
-    if (usage && !json_is_null(usage) && !json_is_boolean(usage))
-        return bad(x, "stream_options.include_usage", "true or false");
-    chat->include_usage = json_is_true(usage);
-    return true;
-}
-
-static bool ask_limits(struct exchange *x, struct chat *chat, const struct fields *f, struct job *job)
-{
-    const enum field limit = f->at[FIELD_MAX_COMPLETION_TOKENS].given ? FIELD_MAX_COMPLETION_TOKENS : FIELD_MAX_TOKENS;
-    job->reply = f->at[limit].given ? (int)f->at[limit].integer : 0;
-    chat->logprobs = f->at[FIELD_WANT_LOGPROBS].truth;
-    chat->alternatives = (int)f->at[FIELD_TOP_LOGPROBS].integer;
-    if (chat->alternatives && !chat->logprobs)
-        return bad(x, "top_logprobs", "logprobs: true beside it");
-    job->logprobs = !chat->logprobs ? 0 : chat->alternatives ? chat->alternatives : -1;
-    return true;
-}
-
-// Everything but the prompt: what is wrong with it is said before anything is rendered.
-static bool ask(struct exchange *x, struct chat *chat, struct job *job, struct fields *f)
-{
-    const uint64_t mask = SAMPLING_FIELDS | FIELD_BIT(FIELD_MAX_TOKENS) | FIELD_BIT(FIELD_MAX_COMPLETION_TOKENS) |
-                          FIELD_BIT(FIELD_TOP_LOGPROBS) | FIELD_BIT(FIELD_WANT_LOGPROBS) |
-                          FIELD_BIT(FIELD_PARALLEL_TOOL_CALLS) | FIELD_BIT(FIELD_THINKING_BUDGET);
-    return ask_fields(x, f, chat->root, mask) && ask_model(x, chat->root) && ask_stream(x, chat, f) &&
-           ask_limits(x, chat, f, job) && ask_sampling(x, f, chat->root, job) &&
-           ask_stops(x, json_object_get(chat->root, "stop"), "stop", &chat->stops);
-}
-
-static bool prepare(struct exchange *x, struct chat *chat, struct job *job, struct answer_rules *rules)
-{
-    struct fields f;
-    struct error error = {0};
-    json_t *tools;
-    bool must, reasons = false;
-    const char *name;
-    if (!ask(x, chat, job, &f) || !ask_tools(x, chat, &tools, &must, &name))
-        return false;
-    if (!conversation_read(&chat->conversation, json_object_get(chat->root, "messages"), tools,
-                           json_object_get(chat->root, "chat_template_kwargs"), &error)) {
-        exchange_error(x, 400, NULL, "invalid_value", "messages", "%s", error.text);
-        return false;
-    }
-    if (!ask_thinking(x, chat->root, chat->conversation.kwargs))
-        return false;
-    const struct reply_style *style = &x->server->style;
-    if (must && !(chat->opener = reply_call_opener(style->dialect, name)))
-        return bad(x, "tool_choice", "auto or none: this model has no tool calls, so auto or none");
-    if (!conversation_encode(&chat->conversation, x->tokenizer, style, chat->opener, job, &reasons, &error)) {
-        exchange_error(x, 400, NULL, NULL, "messages", "%s", error.text);
-        return false;
-    }
-    ask_seed(&f, job);
-    rules->keep_special = f.at[FIELD_SKIP_SPECIAL_TOKENS].given && !f.at[FIELD_SKIP_SPECIAL_TOKENS].truth;
-    rules->opener = chat->opener;
-    rules->reply = (struct reply_options){
-        .dialect = style->dialect,
-        .reasoning = reasons,
-        .reasoning_open = style->reasoning_open,
-        .reasoning_close = style->reasoning_close,
-        .tools = chat->conversation.tools,
-        .stop = chat->stops.text,
-        .stop_count = chat->stops.count,
-        .parallel_calls = !f.at[FIELD_PARALLEL_TOOL_CALLS].given || f.at[FIELD_PARALLEL_TOOL_CALLS].truth,
-    };
-    return true;
-}
 
 void chat_handle(struct exchange *x)
 {
@@ -335,9 +185,8 @@ void chat_handle(struct exchange *x)
         free(chat);
         return; // an error was sent, or will be
     }
-    chat->root = root;
     x->state = chat;
-    if (!prepare(x, chat, job, &rules)) {
+    if (!chat_request_read(x, &chat->request, root, job, &rules)) {
         job_free(job);
         release(x);
         return;
