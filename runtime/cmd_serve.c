@@ -84,6 +84,9 @@ static struct server_options read_options(const struct settings *s)
                      .top_k = (int)s->top_k,
                      .top_p = (float)s->top_p,
                      .min_p = (float)s->min_p},
+        .thinking = s->thinking,
+        .effort = s->effort,
+        .budget = (int)s->budget,
         .key_file = s->key_file,
         .no_log = s->quiet,
     };

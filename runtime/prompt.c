@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rendered conversation to token ids: cut at the special tokens that lie in trusted bytes, the rest encoded as plain text.
-// Cutting there changes nothing, since the tokenizer itself cuts at special tokens before anything else.
+// A rendered conversation to token ids: cut at the added tokens that lie in trusted bytes, the rest encoded as plain text.
+// Cutting there changes nothing, since the tokenizer itself cuts at added tokens before anything else.
 
 #include "runtime/prompt.h"
 
@@ -29,21 +29,21 @@ static bool ids_add(struct ids *ids, const int32_t *more, size_t count, struct e
     return true;
 }
 
-// The longest special token whose text starts at `at` and ends by `end`, or NULL.
-static const struct tokenizer_added *special_at(const struct tokenizer_tables *tables, const char *text, size_t at,
-                                                size_t end)
+// The longest added token whose text starts at `at` and ends by `end`, or NULL.
+static const struct tokenizer_added *added_at(const struct tokenizer_tables *tables, const char *text, size_t at,
+                                              size_t end)
 {
     const struct tokenizer_added *best = NULL;
     for (uint32_t i = 0; i < tables->added_count; i++) {
         const struct tokenizer_added *t = &tables->added[i];
-        if ((t->flags & TOKENIZER_SPECIAL) && t->bytes && t->bytes <= end - at && (!best || t->bytes > best->bytes) &&
-            text[at] == t->text[0] && !memcmp(text + at, t->text, t->bytes))
+        if (t->bytes && t->bytes <= end - at && (!best || t->bytes > best->bytes) && text[at] == t->text[0] &&
+            !memcmp(text + at, t->text, t->bytes))
             best = t;
     }
     return best;
 }
 
-// Encodes text[from, to) without special tokens.
+// Encodes text[from, to) without added tokens.
 static bool add_plain(struct tokenizer *tokenizer, const char *text, size_t from, size_t to, struct ids *ids,
                       struct error *error)
 {
@@ -51,7 +51,7 @@ static bool add_plain(struct tokenizer *tokenizer, const char *text, size_t from
     size_t count = 0;
     if (from == to)
         return true;
-    if (!tokenizer_encode(tokenizer, text + from, to - from, false, &more, &count, error))
+    if (!tokenizer_encode_text(tokenizer, text + from, to - from, &more, &count, error))
         return false;
     bool ok = ids_add(ids, more, count, error);
     free(more);
@@ -63,7 +63,7 @@ static bool blank(char c)
     return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f' || c == '\v';
 }
 
-// Takes the special token at `at`: the plain text before it, from *from on, then the token; *from moves behind it.
+// Takes the added token at `at`: the plain text before it, from *from on, then the token; *from moves behind it.
 static bool take(struct tokenizer *tokenizer, const char *text, size_t bytes, size_t at,
                  const struct tokenizer_added *t, size_t *from, struct ids *ids, struct error *error)
 {
@@ -88,7 +88,7 @@ bool prompt_encode(struct tokenizer *tokenizer, const struct tokenizer_tables *t
     for (size_t i = 0; ok && i < segment_count; i++) {
         size_t at = segments[i].begin > from ? segments[i].begin : from;
         while (ok && segments[i].trusted && at < segments[i].end) {
-            const struct tokenizer_added *t = special_at(tables, text, at, segments[i].end);
+            const struct tokenizer_added *t = added_at(tables, text, at, segments[i].end);
             if (t)
                 ok = take(tokenizer, text, bytes, at, t, &from, &found, error);
             at = t ? from : at + 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rendered conversation to token ids. Special tokens come from the template's own bytes only: the text of one that came in
-// with a message stays plain text. Where no message spells a special token, the ids are those of the whole text encoded at once.
+// A rendered conversation to token ids. Added tokens come from the template's own bytes only, also those that are not special
+// but mark reasoning or calls (<think>, <tool_call>): the text of one that came in with a message stays plain text. Where no
+// message spells an added token, the ids are those of the whole text encoded at once.
 
 #ifndef PROMPT_H
 #define PROMPT_H

@@ -44,7 +44,7 @@ struct tokenizer {
 // One call of tokenizer_encode.
 struct job {
     struct tokenizer *tokenizer;
-    bool parse_special;
+    bool parse_special, no_added;
     int32_t *ids;
     size_t count, room;
     struct error *error;
@@ -317,7 +317,7 @@ static bool encode_added(struct job *job, const struct added_set *set, const cha
                          bool (*rest)(struct job *, const char *, size_t))
 {
     size_t done = 0, at = 0;
-    while (set->count > 0 && at < bytes) {
+    while (!job->no_added && set->count > 0 && at < bytes) {
         const struct added_entry *entry = longest_entry(set, text + at, bytes - at);
         if (!entry) {
             at++;
@@ -357,9 +357,11 @@ static bool encode_given(struct job *job, const char *text, size_t bytes)
     return encode_added(job, &t->normalized, text, bytes, encode_plain);
 }
 
-bool tokenizer_encode(struct tokenizer *t, const char *text, size_t bytes, bool parse_special, int32_t **ids,
-                      size_t *count, struct error *error)
+// Encodes with the job's rules; *ids and *count on success.
+static bool encode(struct job *job, const char *text, size_t bytes, int32_t **ids, size_t *count)
 {
+    struct tokenizer *t = job->tokenizer;
+    struct error *error = job->error;
     if (bytes > MAX_TEXT)
         return error_set(error, "tokenizer: a text of %zu bytes is longer than %zu", bytes, MAX_TEXT);
     if (!utf8_valid(text, bytes)) {
@@ -372,14 +374,27 @@ bool tokenizer_encode(struct tokenizer *t, const char *text, size_t bytes, bool 
     }
     uint64_t limit = UINT64_C(10000000) + UINT64_C(16) * bytes;
     pcre2_set_match_limit(t->context, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-    struct job job = {.tokenizer = t, .parse_special = parse_special, .error = error};
-    if (!reserve_ids(&job, bytes / 3 + 16) || !encode_added(&job, &t->given, text, bytes, encode_given)) {
-        free(job.ids);
+    if (!reserve_ids(job, bytes / 3 + 16) || !encode_added(job, &t->given, text, bytes, encode_given)) {
+        free(job->ids);
         return false;
     }
-    *ids = job.ids;
-    *count = job.count;
+    *ids = job->ids;
+    *count = job->count;
     return true;
+}
+
+bool tokenizer_encode(struct tokenizer *t, const char *text, size_t bytes, bool parse_special, int32_t **ids,
+                      size_t *count, struct error *error)
+{
+    struct job job = {.tokenizer = t, .parse_special = parse_special, .error = error};
+    return encode(&job, text, bytes, ids, count);
+}
+
+bool tokenizer_encode_text(struct tokenizer *t, const char *text, size_t bytes, int32_t **ids, size_t *count,
+                           struct error *error)
+{
+    struct job job = {.tokenizer = t, .no_added = true, .error = error};
+    return encode(&job, text, bytes, ids, count);
 }
 
 int32_t tokenizer_special(const struct tokenizer *t, const char *text)

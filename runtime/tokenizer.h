@@ -83,6 +83,10 @@ void tokenizer_close(struct tokenizer *tokenizer); // NULL is allowed
 bool tokenizer_encode(struct tokenizer *tokenizer, const char *text, size_t bytes, bool parse_special, int32_t **ids,
                       size_t *count, struct error *error);
 
+// The same without any added token: the text of each stays plain text.
+bool tokenizer_encode_text(struct tokenizer *tokenizer, const char *text, size_t bytes, int32_t **ids, size_t *count,
+                           struct error *error);
+
 // Decodes ids to valid UTF-8, ill-formed sequences as U+FFFD. skip_special leaves special tokens out. An id that is not in the
 // vocabulary is an error. On success *text is malloc'd, ends in a NUL that *bytes does not count, and is the caller's to free.
 bool tokenizer_decode(struct tokenizer *tokenizer, const int32_t *ids, size_t count, bool skip_special, char **text,

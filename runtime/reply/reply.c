@@ -67,6 +67,12 @@ enum reply_end_reason reply_reason(const struct reply *reply)
     return reply->reason;
 }
 
+bool reply_reasons(const struct reply *reply)
+{
+    return reply->tentative || reply->state == REPLY_THINK_BEGIN || reply->state == REPLY_THINK ||
+           (reply->state == REPLY_START && reply->options.reasoning);
+}
+
 int reply_stop_index(const struct reply *reply)
 {
     return reply->stop_index;

@@ -73,6 +73,8 @@ void reply_end(struct reply *reply, reply_sink *sink, void *user);
 void reply_free(struct reply *reply);
 
 enum reply_end_reason reply_reason(const struct reply *reply);
+// Whether what was read so far ends inside a think block.
+bool reply_reasons(const struct reply *reply);
 // The index of the stop string that was met, or -1.
 int reply_stop_index(const struct reply *reply);
 // Calls begun so far.

@@ -46,10 +46,8 @@ static bool keep(struct answer *a, const struct reply_event *event)
     case REPLY_REASONING:
         return string_add(&a->reasoning, event->text, event->bytes);
     case REPLY_CONTENT:
-        a->in_reasoning = false;
         return string_add(&a->content, event->text, event->bytes);
     case REPLY_CALL_BEGIN:
-        a->in_reasoning = false;
         return keep_call(a, event);
     case REPLY_CALL_ARGUMENTS:
         return string_add(&a->calls[event->call].arguments, event->text, event->bytes);
@@ -70,7 +68,7 @@ static void take(void *user, const struct reply_event *event)
 bool answer_open(struct answer *a, const struct tokenizer *tokenizer, const struct answer_rules *rules,
                  void (*sink)(void *user, const struct reply_event *event), void *user, struct error *error)
 {
-    *a = (struct answer){.sink = sink, .user = user, .in_reasoning = rules->reply.reasoning};
+    *a = (struct answer){.sink = sink, .user = user};
     tokenizer_stream_open(&a->stream, tokenizer, !rules->keep_special);
     sha256_begin(&a->hash);
     a->reply = reply_new(&rules->reply, error);
@@ -105,12 +103,28 @@ bool answer_feed(struct answer *a, int32_t token, struct error *error)
         return true;
     if (!tokenizer_stream_push(&a->stream, token, &piece, &bytes, error))
         return false;
+    const bool reasoned = answer_reasons(a);
     bool more = !bytes || reply_feed(a->reply, piece, bytes, take, a);
-    a->reasoning_tokens += a->in_reasoning;
+    a->reasoning_tokens += reasoned || answer_reasons(a);
     a->stopped = !more;
     if (a->failed)
         error_set(error, "no memory for the reply's text");
     return more && !a->failed;
+}
+
+bool answer_reasons(const struct answer *a)
+{
+    return reply_reasons(a->reply);
+}
+
+bool answer_blank(const struct answer *a, int32_t token)
+{
+    size_t bytes = 0;
+    const char *text = tokenizer_token(a->stream.tokenizer, token, &bytes);
+    for (size_t i = 0; text && i < bytes; i++)
+        if (!strchr(" \n\t\r", text[i]))
+            return false;
+    return text && !is_end(token);
 }
 
 void answer_end(struct answer *a)

@@ -24,6 +24,8 @@ struct answer_rules {
     struct reply_options reply; // as reply.h says; its texts are copied by reply_new
     bool keep_special;          // special tokens are text too
     const char *opener;         // text that the prompt ends with and the reply begins with, or NULL
+    int budget;         // most tokens of reasoning, with the one that closing it takes the place of; 0: no limit
+    const char *forced; // text in place of the first token that is not blank behind the reasoning, or NULL
 };
 
 struct answer {
@@ -32,7 +34,6 @@ struct answer {
     const char *opener;
     bool open, stopped; // stopped: a stop string was met
     bool ended;         // the last token was an end token
-    bool in_reasoning;
     struct string content, reasoning;
     struct answer_call *calls;
     int call_count, call_room;
@@ -53,6 +54,10 @@ void answer_begin(struct answer *answer);
 bool answer_feed(struct answer *answer, int32_t token, struct error *error);
 // What is still held back.
 void answer_end(struct answer *answer);
+// Whether it ends inside a think block as it stands.
+bool answer_reasons(const struct answer *answer);
+// Whether a token is white space alone, and no end.
+bool answer_blank(const struct answer *answer, int32_t token);
 void answer_close(struct answer *answer); // any that is zero or was opened
 
 #endif

@@ -7,40 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool bad(struct exchange *x, const char *field, const char *expected)
-{
-    exchange_error(x, 400, NULL, "invalid_value", field, "%s: %s is expected", field, expected);
-    return false;
-}
-
-// Whether thinking is wanted, from all the ways to say it, into the template's switches.
-static bool ask_thinking(struct exchange *x, const json_t *root, json_t *kwargs)
-{
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-    const json_t *effort = json_object_get(root, "reasoning_effort"),
-                 *thinking = json_object_get(root, "enable_thinking");
-    if (!effort || json_is_null(effort))
-        effort = json_object_get(kwargs, "reasoning_effort");
-    if (json_is_boolean(json_object_get(kwargs, "thinking")) && !json_object_get(kwargs, "enable_thinking"))
-        json_object_set(kwargs, "enable_thinking", json_object_get(kwargs, "thinking"));
-    if (thinking && !json_is_null(thinking)) {
-        if (!json_is_boolean(thinking))
-            return bad(x, "enable_thinking", "true or false");
-        json_object_set(kwargs, "enable_thinking", (json_t *)(uintptr_t)thinking);
-    }
-    if (!effort || json_is_null(effort))
-        return true;
-    bool known = false;
-    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
-        known = known || (json_is_string(effort) && !strcmp(json_string_value(effort), efforts[i]));
-    if (!known)
-        return bad(x, "reasoning_effort", "one of none, minimal, low, medium, high, xhigh, max");
-    if (!json_object_get(kwargs, "enable_thinking"))
-        json_object_set_new(kwargs, "enable_thinking", json_boolean(strcmp(json_string_value(effort), "none") != 0));
-    json_object_set(kwargs, "reasoning_effort", (json_t *)(uintptr_t)effort);
-    return true;
-}
-
 // tool_choice: which tools are offered, and whether one must be called.
 static bool ask_tools(struct exchange *x, struct chat_request *r, json_t **tools, bool *must, const char **name)
 {
@@ -60,16 +26,16 @@ static bool ask_tools(struct exchange *x, struct chat_request *r, json_t **tools
         *must = true;
     }
     if ((word && strcmp(word, "auto") && strcmp(word, "none") && !*must) || (!word && !*name))
-        return bad(x, "tool_choice", "none, auto, required or a function's name");
+        return ask_bad(x, "tool_choice", "none, auto, required or a function's name");
     if (*must && !json_array_size(*tools))
-        return bad(x, "tools", "an array of at least one tool, since tool_choice asks for one,");
+        return ask_bad(x, "tools", "an array of at least one tool, since tool_choice asks for one,");
     bool offered = !*name;
     for (size_t i = 0; !offered && i < json_array_size(*tools); i++) {
         const char *one =
             json_string_value(json_object_get(json_object_get(json_array_get(*tools, i), "function"), "name"));
         offered = one && !strcmp(one, *name);
     }
-    return offered || bad(x, "tool_choice", "the name of one of the tools");
+    return offered || ask_bad(x, "tool_choice", "the name of one of the tools");
 }
 
 static bool ask_stream(struct exchange *x, struct chat_request *r, const struct fields *f)
@@ -78,9 +44,9 @@ static bool ask_stream(struct exchange *x, struct chat_request *r, const struct 
     const json_t *usage = json_object_get(options, "include_usage");
     r->stream = f->at[FIELD_STREAM].truth;
     if (options && !json_is_null(options) && !json_is_object(options))
-        return bad(x, "stream_options", "an object");
+        return ask_bad(x, "stream_options", "an object");
     if (usage && !json_is_null(usage) && !json_is_boolean(usage))
-        return bad(x, "stream_options.include_usage", "true or false");
+        return ask_bad(x, "stream_options.include_usage", "true or false");
     r->include_usage = json_is_true(usage);
     return true;
 }
@@ -92,7 +58,7 @@ static bool ask_limits(struct exchange *x, struct chat_request *r, const struct 
     r->logprobs = f->at[FIELD_WANT_LOGPROBS].truth;
     r->alternatives = (int)f->at[FIELD_TOP_LOGPROBS].integer;
     if (r->alternatives && !r->logprobs)
-        return bad(x, "top_logprobs", "logprobs: true beside it");
+        return ask_bad(x, "top_logprobs", "logprobs: true beside it");
     job->logprobs = !r->logprobs ? 0 : r->alternatives ? r->alternatives : -1;
     return true;
 }
@@ -124,18 +90,19 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
         exchange_error(x, 400, NULL, "invalid_value", "messages", "%s", error.text);
         return false;
     }
-    if (!ask_thinking(x, r->root, r->conversation.kwargs))
+    if (!ask_thinking(x, &f, r->root, r->conversation.kwargs, &rules->budget))
         return false;
     const struct reply_style *style = &x->server->style;
     if (must && !(r->opener = reply_call_opener(style->dialect, name)))
-        return bad(x, "tool_choice", "auto or none: this model has no tool calls, so auto or none");
+        return ask_bad(x, "tool_choice", "auto or none: this model has no tool calls, so auto or none");
     if (!conversation_encode(&r->conversation, x->tokenizer, style, r->opener, job, &reasons, &error)) {
         exchange_error(x, 400, NULL, NULL, "messages", "%s", error.text);
         return false;
     }
     ask_seed(&f, job);
     rules->keep_special = f.at[FIELD_SKIP_SPECIAL_TOKENS].given && !f.at[FIELD_SKIP_SPECIAL_TOKENS].truth;
-    rules->opener = r->opener;
+    rules->opener = reasons ? NULL : r->opener;
+    rules->forced = reasons ? r->opener : NULL;
     rules->reply = (struct reply_options){
         .dialect = style->dialect,
         .reasoning = reasons,

@@ -282,14 +282,9 @@ bool conversation_encode(struct conversation *c, struct tokenizer *tokenizer, co
     if (!render(c, &r, error))
         return false;
     *reasons = reply_prompt_reasons(style, r.text, r.bytes);
-    bool ok = true;
-    if (opener && *reasons) { // a reply that begins with a call has thought already
-        ok = append(&r, "\n", error) && append(&r, style->reasoning_close, error) && append(&r, "\n\n", error);
-        *reasons = false;
-    }
-    ok = ok && (!opener || append(&r, opener, error)) &&
-         prompt_encode(tokenizer, &tokenizer_tables, r.text, r.bytes, r.segments, r.segment_count, &job->ids, &count,
-                       error);
+    bool ok = (!opener || *reasons || append(&r, opener, error)) &&
+              prompt_encode(tokenizer, &tokenizer_tables, r.text, r.bytes, r.segments, r.segment_count, &job->ids,
+                            &count, error);
     free(r.text);
     free(r.segments);
     if (ok && count > INT32_MAX / 2)

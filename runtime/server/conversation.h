@@ -25,7 +25,7 @@ bool conversation_read(struct conversation *c, const json_t *messages, json_t *t
 void conversation_close(struct conversation *c); // any that is zero or was read
 
 // Renders and encodes it into the job's prompt, with a mark at each message's start. `opener` (or NULL) is text that the reply
-// begins with. *reasons: the prompt ends inside an open think block. A later system message that the template cannot render
+// begins with; it is left out where *reasons: the prompt ends inside an open think block. A later system message that the template cannot render
 // becomes a user message.
 bool conversation_encode(struct conversation *c, struct tokenizer *tokenizer, const struct reply_style *style,
                          const char *opener, struct job *job, bool *reasons, struct error *error);

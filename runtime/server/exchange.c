@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One request and its reply: output towards the connection, news from the engine towards the dialect. See exchange.h.
+// One request and its reply: output towards the connection, requests towards the engine. See exchange.h.
 
 #include "runtime/server/exchange_side.h"
 #include "runtime/server/input.h"
-#include "runtime/server/log.h"
 #include "runtime/server/watch.h"
 #include "runtime/server/workers.h"
 
@@ -187,7 +186,7 @@ bool exchange_opened(const struct exchange *x)
     return opened;
 }
 
-static const char *type_of(int status, enum error_style style)
+const char *exchange_error_type(int status, enum error_style style)
 {
     if (style == STYLE_ANTHROPIC)
         return status == 401   ? "authentication_error"
@@ -216,7 +215,7 @@ void exchange_error(struct exchange *x, int status, const char *type, const char
     json_t *message = json_string(text);
     if (!message)
         message = json_string("the request is not valid"); // it quoted bytes that are no UTF-8
-    type = type ? type : type_of(status, style);
+    type = type ? type : exchange_error_type(status, style);
     if (style == STYLE_ANTHROPIC)
         exchange_json(x, status,
                       json_pack("{s:s, s:{s:s, s:o}}", "type", "error", "error", "type", type, "message", message));
@@ -283,6 +282,9 @@ bool exchange_submit(struct exchange *x, struct job *job, const struct dialect *
         exchange_error(x, 429, NULL, NULL, NULL, "%d requests wait already; try again later", JOBS_MOST);
         return false;
     }
+    x->side->prompt_count = job->count;
+    x->side->budget = rules->budget;
+    x->side->forced = rules->forced;
     if (!job_prepare(job, &error) || !answer_open(&x->answer, x->tokenizer, rules, pass_on, x, &error)) {
         exchange_error(x, error.code == 2 ? 400 : 500, NULL, NULL, NULL, "%s", error.text);
         return false;
@@ -305,7 +307,7 @@ void exchange_gone(struct exchange *x)
     exchange_wake(x);
 }
 
-static bool gone(struct exchange *x)
+bool exchange_is_gone(struct exchange *x)
 {
     pthread_mutex_lock(&x->side->lock);
     bool is = x->side->gone;
@@ -313,138 +315,7 @@ static bool gone(struct exchange *x)
     return is;
 }
 
-// ---- news ----------------------------------------------------------------------------------------------------------------------
-
-struct news {
-    enum job_stage stage;
-    int made;
-    struct stream_counters counters;
-    double submitted, first, ended;
-    struct error cause;
-};
-
-static void look(struct job *job, struct news *n)
-{
-    pthread_mutex_lock(&job->lock);
-    n->stage = job->stage;
-    n->made = job->made;
-    n->counters = job->counters;
-    n->submitted = job->submitted;
-    n->first = job->first;
-    n->ended = job->ended;
-    n->cause = job->cause;
-    pthread_mutex_unlock(&job->lock);
-}
-
-static void sum_up(struct exchange *x, const struct news *n, struct outcome *o)
-{
-    const struct answer *a = &x->answer;
-    const double first = n->first > 0 ? n->first : n->ended;
-    const char *reason = n->stage == JOB_FINISHED && a->tokens >= x->job->reply && !a->ended ? "length" : "stop";
-    *o = (struct outcome){
-        .reason = a->call_count && !strcmp(reason, "stop") ? "tool_calls" : reason,
-        .prompt_tokens = x->job->count,
-        .cached_tokens = (int)n->counters.cached_tokens,
-        .reply_tokens = a->tokens,
-        .reasoning_tokens = a->reasoning_tokens,
-        .counters = &n->counters,
-        .prompt = n->counters.prompt_seconds,
-        .first = first - n->submitted,
-        .decode = n->ended - first,
-        .total = n->ended - n->submitted,
-    };
-    sha256_hex(&a->hash, o->token_sha);
-}
-
-static void report(struct exchange *x, const struct news *n, const char *end)
-{
-    struct outcome o;
-    sum_up(x, n, &o);
-    metrics_reply(&x->server->metrics, &o, end);
-    log_reply(x, &o, end);
-}
-
-static const char *end_name(const struct exchange *x, enum job_stage stage)
-{
-    switch (stage) {
-    case JOB_CANCELLED:
-        return x->answer.stopped ? "stop" : "cancelled";
-    case JOB_REFUSED:
-        return "refused";
-    case JOB_FAILED:
-    case JOB_DEAD:
-        return "failed";
-    default:
-        return NULL;
-    }
-}
-
-// The reply cannot go on: an error where nothing was sent yet, else what the dialect has for that.
-static void fail(struct exchange *x, int status, const char *param, const char *message)
-{
-    if (!exchange_opened(x)) {
-        exchange_error(x, status, NULL, NULL, param, "%s", message);
-        return;
-    }
-    x->dialect->fail(x, type_of(status, x->route->style), message);
-    exchange_close(x);
-}
-
-static void finish(struct exchange *x, const struct news *n)
-{
-    struct error cause = n->cause;
-    enum job_stage stage = n->stage;
-    const bool away = gone(x), stopped = x->answer.stopped;
-    if (!away && stage != JOB_REFUSED)
-        answer_end(&x->answer);
-    if (x->answer.failed) {
-        stage = JOB_FAILED;
-        error_set(&cause, "no memory for the reply's text");
-    }
-    if (!away && (stage == JOB_FINISHED || (stage == JOB_CANCELLED && stopped))) {
-        struct outcome o;
-        sum_up(x, n, &o);
-        x->dialect->end(x, &o);
-        exchange_close(x);
-        report(x, n, o.reason);
-    } else {
-        if (!away && stage == JOB_REFUSED)
-            fail(x, 400, x->side->param, cause.text);
-        else if (!away && stage == JOB_CANCELLED)
-            fail(x, 503, NULL, "the server ends; ask again when it is back");
-        else if (!away)
-            fail(x, stage == JOB_DEAD ? 503 : 500, NULL, *cause.text ? cause.text : "the reply could not be made");
-        report(x, n, away ? "cancelled" : end_name(x, stage));
-    }
-}
-
-// Takes what the engine has made since last time.
-static void progress(struct exchange *x)
-{
-    struct connection_side *side = x->side;
-    struct news n;
-    struct error error = {0};
-    if (side->over)
-        return;
-    look(x->job, &n);
-    const bool away = gone(x);
-    if (away && !job_final(n.stage))
-        host_cancel(x->server->host, x->job);
-    if (!away && !side->began && (n.stage == JOB_ACCEPTED || n.made > 0 || n.stage == JOB_FINISHED)) {
-        side->began = true;
-        x->dialect->begin(x);
-        answer_begin(&x->answer);
-    }
-    while (!away && side->fed < n.made && !x->answer.stopped && !x->answer.failed)
-        if (!answer_feed(&x->answer, x->job->tokens[side->fed++], &error))
-            host_cancel(x->server->host, x->job);
-    if (!job_final(n.stage))
-        return;
-    side->over = true;
-    finish(x, &n);
-    atomic_fetch_sub(&x->server->jobs, 1);
-    exchange_drop(x); // the engine's
-}
+// ---- in a worker -------------------------------------------------------------------------------------------------------------
 
 void exchange_wake(struct exchange *x)
 {
@@ -456,7 +327,7 @@ void exchange_run(struct exchange *x, struct tokenizer *tokenizer)
     x->tokenizer = tokenizer;
     if (!x->side->handled) {
         x->side->handled = true;
-        if (gone(x))
+        if (exchange_is_gone(x))
             return;
         x->route->handle(x);
         if (!x->job && !exchange_opened(x))
@@ -464,5 +335,5 @@ void exchange_run(struct exchange *x, struct tokenizer *tokenizer)
         return;
     }
     if (x->job && x->job->user)
-        progress(x);
+        exchange_progress(x);
 }

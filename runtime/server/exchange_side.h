@@ -38,7 +38,19 @@ struct connection_side {
     bool handled, began, over;
     int fed; // tokens read
     const char *param;
+    int prompt_count;   // of the request
+    int budget;         // most tokens of reasoning; 0: no limit
+    const char *forced; // what the answer must begin with behind its reasoning, or NULL
+    const char *insert; // text that goes in after `keep` tokens, when the job has ended for it; else NULL
+    int keep;
+    struct stream_counters earlier; // of the job before it was asked anew
 };
+
+// Takes what the engine has made since last time; exchange_news.c.
+void exchange_progress(struct exchange *x);
+
+bool exchange_is_gone(struct exchange *x);
+const char *exchange_error_type(int status, enum error_style style);
 
 // Puts a connection that waits for output back to work. Lock held.
 void side_resume(struct connection_side *side);

@@ -77,7 +77,7 @@ static bool keep(struct job *job, const int32_t *tokens, int count, int from)
                 return false;
             continue;
         }
-        const struct logprobs *chances = job->chances ? stream_logprobs(job->stream, at) : NULL;
+        const struct logprobs *chances = job->chances ? stream_logprobs(job->stream, at - job->base) : NULL;
         job->tokens[at] = tokens[i];
         if (job->chances)
             job->chances[at] = chances ? *chances : (struct logprobs){0};
@@ -163,7 +163,7 @@ static void start(struct host *h, struct job *job)
     const struct request request = {
         .ids = job->ids,
         .count = job->count,
-        .reply = job->reply,
+        .reply = job->reply - job->base,
         .ignore_end = job->ignore_end,
         .marks = job->marks,
         .mark_count = job->mark_count,
@@ -175,7 +175,7 @@ static void start(struct host *h, struct job *job)
         end(job, JOB_CANCELLED, NULL);
         return;
     }
-    job->taken = 0;
+    job->taken = job->base;
     if (!stream_submit(h->engine, &job->stream, &request, &error)) {
         end(job, JOB_REFUSED, &error);
         return;
@@ -427,7 +427,8 @@ void host_close(struct host *h)
 
 void host_submit(struct host *h, struct job *job)
 {
-    job->submitted = engine_seconds();
+    if (job->submitted == 0)
+        job->submitted = engine_seconds();
     pthread_mutex_lock(&h->lock);
     append(&h->mail, job);
     wake(h);

@@ -50,6 +50,7 @@ struct job {
     struct error cause;                       // of JOB_REFUSED, JOB_FAILED, JOB_DEAD
     // anyone
     atomic_bool cancel;
+    int base; // of its tokens, those that the prompt ends with already
     // the engine thread's own
     struct stream *stream;
     struct job *next;

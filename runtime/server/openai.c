@@ -111,6 +111,73 @@ void ask_seed(const struct fields *f, struct job *job)
     memcpy(&job->sampling.seed, digest, sizeof job->sampling.seed);
 }
 
+bool ask_bad(struct exchange *x, const char *field, const char *expected)
+{
+    exchange_error(x, 400, NULL, "invalid_value", field, "%s: %s is expected", field, expected);
+    return false;
+}
+
+// ---- thinking --------------------------------------------------------------------------------------------------------------------
+
+static bool given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
+
+// A switch of the template that neither the request nor its kwargs name.
+static void set_default(json_t *kwargs, const char *name, json_t *value)
+{
+    if (given(json_object_get(kwargs, name)))
+        json_decref(value);
+    else
+        json_object_set_new(kwargs, name, value);
+}
+
+void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget)
+{
+    const struct server_options *o = &x->server->options;
+    if (o->thinking)
+        set_default(kwargs, "enable_thinking", json_boolean(!strcmp(o->thinking, "on")));
+    if (o->effort)
+        set_default(kwargs, "reasoning_effort", json_string(o->effort));
+    *budget = o->budget < 0 ? 0 : o->budget > 1 ? o->budget : 1;
+}
+
+static bool ask_effort(struct exchange *x, const json_t *effort, json_t *kwargs)
+{
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    bool known = false;
+    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
+        known = known || (json_is_string(effort) && !strcmp(json_string_value(effort), efforts[i]));
+    if (!known)
+        return ask_bad(x, "reasoning_effort", "one of none, minimal, low, medium, high, xhigh, max");
+    set_default(kwargs, "enable_thinking", json_boolean(strcmp(json_string_value(effort), "none") != 0));
+    json_object_set(kwargs, "reasoning_effort", (json_t *)(uintptr_t)effort);
+    return true;
+}
+
+bool ask_thinking(struct exchange *x, const struct fields *f, const json_t *root, json_t *kwargs, int *budget)
+{
+    const json_t *effort = json_object_get(root, "reasoning_effort"),
+                 *thinking = json_object_get(root, "enable_thinking");
+    if (given(thinking) && !json_is_boolean(thinking))
+        return ask_bad(x, "enable_thinking", "true or false");
+    if (given(thinking))
+        json_object_set(kwargs, "enable_thinking", (json_t *)(uintptr_t)thinking);
+    else if (json_is_boolean(json_object_get(kwargs, "thinking")))
+        set_default(kwargs, "enable_thinking", json_incref(json_object_get(kwargs, "thinking")));
+    if (!given(effort))
+        effort = json_object_get(kwargs, "reasoning_effort");
+    if (given(effort) && !ask_effort(x, effort, kwargs))
+        return false;
+    ask_thinking_defaults(x, kwargs, budget);
+    if (f->at[FIELD_THINKING_BUDGET].given)
+        *budget = f->at[FIELD_THINKING_BUDGET].integer > 1 ? (int)f->at[FIELD_THINKING_BUDGET].integer : 1;
+    return true;
+}
+
+// ---- text ------------------------------------------------------------------------------------------------------------------------
+
 bool ask_stops(struct exchange *x, const json_t *stop, const char *name, struct stops *stops)
 {
     *stops = (struct stops){0};

@@ -26,6 +26,15 @@ bool ask_sampling(struct exchange *x, const struct fields *fields, const json_t 
 // Where no seed is given: one that follows from the prompt, so that the same request has the same reply.
 void ask_seed(const struct fields *fields, struct job *job);
 
+// Whether thinking is wanted, from all the ways to say it in OpenAI's dialect and from the server's flags, into the template's
+// switches; and how many tokens of it (as in struct answer_rules). Sends the error.
+bool ask_thinking(struct exchange *x, const struct fields *fields, const json_t *root, json_t *kwargs, int *budget);
+// Only what the server's flags say.
+void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget);
+
+// Sends "FIELD: EXPECTED is expected"; false.
+bool ask_bad(struct exchange *x, const char *field, const char *expected);
+
 // Stop strings: a text or an array of texts. They point into root.
 struct stops {
     const char *text[STOPS_MOST];

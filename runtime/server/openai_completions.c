@@ -117,12 +117,6 @@ static const struct dialect dialect = {begin, piece, end, fail, release};
 
 // ---- requests --------------------------------------------------------------------------------------------------------------------
 
-static bool bad(struct exchange *x, const char *field, const char *expected)
-{
-    exchange_error(x, 400, NULL, "invalid_value", field, "%s: %s is expected", field, expected);
-    return false;
-}
-
 static bool read_ids(struct exchange *x, const json_t *list, struct job *job)
 {
     const size_t count = json_array_size(list);
@@ -175,7 +169,7 @@ static bool read_prompt(struct exchange *x, const struct fields *f, const json_t
         return read_text(x, prompt, f->at[FIELD_ADD_SPECIAL_TOKENS].truth, job);
     if (json_is_array(prompt) && json_array_size(prompt) && !json_is_string(json_array_get(prompt, 0)))
         return read_ids(x, prompt, job);
-    return bad(x, "prompt", "one text or one array of token ids");
+    return ask_bad(x, "prompt", "one text or one array of token ids");
 }
 
 static bool ask(struct exchange *x, struct completion *c, struct fields *f, struct job *job)
@@ -187,9 +181,9 @@ static bool ask(struct exchange *x, struct completion *c, struct fields *f, stru
         !ask_stops(x, json_object_get(c->root, "stop"), "stop", &c->stops))
         return false;
     if (f->at[FIELD_ECHO].truth)
-        return bad(x, "echo", "false");
+        return ask_bad(x, "echo", "false");
     if (suffix && !json_is_null(suffix) && json_string_length(suffix))
-        return bad(x, "suffix", "null");
+        return ask_bad(x, "suffix", "null");
     c->stream = f->at[FIELD_STREAM].truth;
     c->include_usage = c->stream && json_is_true(json_object_get(options, "include_usage"));
     c->logprobs = f->at[FIELD_LOGPROBS].given ? (int)f->at[FIELD_LOGPROBS].integer : -1;

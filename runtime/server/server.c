@@ -40,6 +40,8 @@ bool server_open(struct server **out, struct engine *engine, const struct server
     s->started = engine_seconds();
     s->created = (int64_t)time(NULL);
     s->style = reply_style_of(&chat_template);
+    if (s->style.reasoning_close)
+        snprintf(s->closing, sizeof s->closing, "\n%s\n\n", s->style.reasoning_close);
     metrics_open(&s->metrics);
     if (!open_parts(s, error)) {
         server_close(s);

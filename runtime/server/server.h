@@ -35,6 +35,9 @@ struct server_options {
     int alias_count;
     int max_tokens;           // of a reply whose request names no limit
     struct sampling sampling; // where a request says nothing
+    const char *thinking;     // "on", "off", NULL: the template's own
+    const char *effort;       // reasoning_effort where a request says nothing, or NULL
+    int budget;               // most tokens of reasoning where a request says nothing; negative: no limit
     const char *key_file;     // NULL: anyone may ask
     bool no_log;              // no line a request on stderr
 };
@@ -43,6 +46,7 @@ struct server {
     struct server_options options;
     int context;              // positions of a stream
     struct reply_style style; // how the model writes
+    char closing[64];         // text that ends its reasoning
     struct engine *engine;    // the host's
     struct host *host;
     struct workers *workers;
