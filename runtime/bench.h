@@ -32,10 +32,27 @@ struct bench {
     double round_seconds, kernel_seconds;
     double prompt_rate[BENCH_REPEATS], decode_rate[BENCH_REPEATS], drafted_rate[BENCH_REPEATS], share[BENCH_REPEATS];
     double ceiling_rate[2 * BENCH_REPEATS];
+    int lanes;
+    double lanes_rate[MAX_LANES + 1]; // tokens a second of n lanes together, undrafted; 0: not measured
+    // drafted rounds of one lane at a given acceptance, and undrafted ones before and after; rate 0: not asked for
+    double chance, forced_rate, forced_plain;
+    int64_t forced_drafted, forced_accepted;
+    // a reply beside a prompt of `beside` tokens: share of the time, tokens a second of both, longest gap in seconds
+    int beside;
+    double beside_share, beside_rate, beside_prompt, beside_gap;
 };
 
 // Median of up to 2 * BENCH_REPEATS values.
 double bench_median(const double *values, int count);
+
+// Decode of 1, 2, 4, 8 lanes, up to bench->lanes.
+bool bench_lanes(struct bench *bench, struct error *error);
+
+// One lane whose drafts are accepted with a chance, right or wrong; drafts a round, -1: as many as pay.
+bool bench_accept(struct bench *bench, double chance, int drafts, struct error *error);
+
+// A reply while a prompt of so many tokens is read.
+bool bench_beside(struct bench *bench, int prompt, struct error *error);
 
 void bench_print_text(const struct bench *bench);
 void bench_print_json(const struct bench *bench);

@@ -89,6 +89,22 @@ static void print_ops(const char *title, const struct program *program, const do
     }
 }
 
+static void print_streams(const struct bench *b)
+{
+    for (int i = 1; i <= MAX_LANES && b->lanes > 1; i++)
+        if (b->lanes_rate[i] > 0)
+            printf("%d lane%s       %8.2f tok/s together, %.2f times one\n", i, i > 1 ? "s" : " ", b->lanes_rate[i],
+                   b->lanes_rate[i] / b->lanes_rate[1]);
+    if (b->forced_rate > 0)
+        printf("accept %.2f   %8.2f tok/s, %.2f times the undrafted %.2f; drafted %lld, accepted %lld\n", b->chance,
+               b->forced_rate, b->forced_rate / b->forced_plain, b->forced_plain, (long long)b->forced_drafted,
+               (long long)b->forced_accepted);
+    if (b->beside)
+        printf("beside        %8.2f tok/s while a prompt of %d is read at %.2f tok/s: %.1f %% of the time, longest gap "
+               "%.1f ms\n",
+               b->beside_rate, b->beside, b->beside_prompt, 100 * b->beside_share, 1e3 * b->beside_gap);
+}
+
 void bench_print_text(const struct bench *b)
 {
     char size[24];
@@ -107,6 +123,7 @@ void bench_print_text(const struct bench *b)
                (long long)b->drafted, (long long)b->accepted);
     printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d tokens, %.1f times decode\n", prompt,
            least(b->prompt_rate, n), best(b->prompt_rate, n), b->prompt, prompt / decode);
+    print_streams(b);
     const struct graph_counters *g = graph_store_counters(b->engine->graphs);
     printf(
         "a round: %.1f us, of which kernels %.1f us, host %.1f us; graphs: %lld replayed, %lld captured, %lld eager, "
@@ -137,6 +154,26 @@ static json_t *series(const double *values, int count)
                      "best", best(values, count), "all", all);
 }
 
+static void streams_json(const struct bench *b, json_t *root)
+{
+    json_t *lanes = json_array();
+    for (int i = 1; i <= MAX_LANES; i++)
+        if (b->lanes_rate[i] > 0)
+            json_array_append_new(lanes,
+                                  json_pack("{s:i, s:f}", "lanes", i, "decode_tokens_per_second", b->lanes_rate[i]));
+    json_object_set_new(root, "lanes", lanes);
+    if (b->forced_rate > 0)
+        json_object_set_new(root, "forced",
+                            json_pack("{s:f, s:f, s:f, s:I, s:I}", "acceptance", b->chance, "decode_tokens_per_second",
+                                      b->forced_rate, "undrafted_tokens_per_second", b->forced_plain, "drafted",
+                                      (json_int_t)b->forced_drafted, "accepted", (json_int_t)b->forced_accepted));
+    if (b->beside)
+        json_object_set_new(root, "beside",
+                            json_pack("{s:i, s:f, s:f, s:f, s:f}", "prompt", b->beside, "share", b->beside_share,
+                                      "decode_tokens_per_second", b->beside_rate, "prompt_tokens_per_second",
+                                      b->beside_prompt, "longest_gap_seconds", b->beside_gap));
+}
+
 void bench_print_json(const struct bench *b)
 {
     int n = b->repeats;
@@ -160,6 +197,7 @@ void bench_print_json(const struct bench *b)
                         json_pack("{s:I, s:I, s:I, s:I}", "replayed", (json_int_t)g->replayed, "captured",
                                   (json_int_t)g->captured, "eager", (json_int_t)g->eager, "evicted",
                                   (json_int_t)g->evicted));
+    streams_json(b, root);
     struct row rows[MAX_ROWS];
     int count = make_rows(b->program, b->seconds, false, rows);
     json_t *kernels = json_array();

@@ -138,7 +138,11 @@ static bool open_engine(struct bench *b, const struct settings *s, struct error 
 {
     struct engine_options options = cli_engine_options(s);
     int64_t need = b->prompt + b->tokens + 4 * MAX_WINDOW + BENCH_PROFILED;
-    options.lanes = 1;
+    b->lanes = (int)s->lanes;
+    if (s->beside) {
+        options.lanes = options.lanes < 2 ? 2 : options.lanes;
+        need = s->beside > need ? s->beside + need : 2 * need;
+    }
     if (!settings_given(s, FLAG_CONTEXT))
         options.context = (int)(need < model.max_context ? need : model.max_context);
     int64_t context = options.context;
@@ -158,6 +162,7 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->program = model.plain_round;
     b->prompt_program = model.plain_prompt;
     b->per_op = s->per_op;
+    b->chance = s->accept;
     if (b->repeats > BENCH_REPEATS)
         return error_set(error, "--repeat: expected at most %d, found %d", BENCH_REPEATS, b->repeats);
     if (!make_ids(b, error) || !open_engine(b, s, error))
@@ -193,6 +198,9 @@ static int bench_run(const struct settings *settings, struct error *error)
         read_load(b);
     for (int i = 0; ok && i < b->repeats; i++)
         ok = repeat(b, i, error);
+    ok = ok && (b->lanes < 2 || bench_lanes(b, error)) &&
+         (!settings_given(settings, FLAG_ACCEPT) || bench_accept(b, settings->accept, (int)settings->drafts, error)) &&
+         (!settings->beside || bench_beside(b, (int)settings->beside, error));
     ok = ok && profile(b, error) && (!b->per_op || profile_prompt(b, error));
     if (ok)
         (settings->json ? bench_print_json : bench_print_text)(b);
@@ -210,13 +218,18 @@ static int bench_run(const struct settings *settings, struct error *error)
 
 const struct command command_bench = {
     .name = "bench",
-    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--per-op] [--json]",
+    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--lanes N] [--accept P] [--beside N] "
+                "[--per-op] [--json]",
     .summary = "decode and prompt speed, each kernel's rate, and the share of the machine's read ceiling",
-    .notes = "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
-             "compares a\n"
-             "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
-             "--per-op runs launches one by one, so their times hold what overlaps otherwise.",
+    .notes =
+        "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
+        "compares a\n"
+        "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
+        "--lanes: also 1, 2, 4, 8 streams together. --accept: also drafted rounds whose drafts land with that chance.\n"
+        "--beside: also a reply while a prompt is read, its share of the time and its longest gap.\n"
+        "--per-op runs launches one by one, so their times hold what overlaps otherwise.",
     .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_JSON) | FLAG_BIT(FLAG_PROMPT_ROWS) | FLAG_BIT(FLAG_DECODE_ROWS) |
-             FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP),
+             FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP) | SHARING_FLAGS | FLAG_BIT(FLAG_ACCEPT) |
+             FLAG_BIT(FLAG_DRAFTS) | FLAG_BIT(FLAG_BESIDE),
     .run = bench_run,
 };

@@ -109,8 +109,8 @@ static bool evaluate(struct eval *e, struct engine *engine, struct error *error)
         return false;
     bool ok = !s->out || output_open(&e->output, s->out, error);
     bool logits = s->out || !s->greedy;
-    ok = ok && stream_prompt(stream, e->ids, e->count, (int)s->chunk, logits ? e->keep : 0, logits ? take_logits : NULL,
-                             e, error);
+    ok = ok && stream_prompt(stream, e->ids, e->count, (int)(s->chunk ? s->chunk : s->solo_chunk), logits ? e->keep : 0,
+                             logits ? take_logits : NULL, e, error);
     if (ok && e->failed)
         ok = error_set(error, "%s: cannot be written; is the disk full?", s->out);
     ok = ok && (!s->greedy || continue_greedily(e, stream, error));

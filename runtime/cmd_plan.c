@@ -57,6 +57,7 @@ static bool make_plan(struct plan *p, const struct settings *s, struct error *er
     const struct memory_request request = {.context = (int)s->context,
                                            .lanes = (int)s->lanes,
                                            .page = (int)s->page,
+                                           .pool_pages = (int)s->pool_pages,
                                            .threads = p->threads,
                                            .kv_cache = s->kv_cache};
     if (!memory_plan_make(&p->memory, &request, error))
@@ -111,6 +112,8 @@ static void print_json(const struct plan *p)
         {"run_bytes_a_lane", model.run_bytes},
         {"page_bytes", m->page_bytes},
         {"pages", m->pages},
+        {"whole_pages", m->whole_pages},
+        {"run_pages_a_lane", m->run_pages},
         {"kv_bytes", m->kv_bytes},
         {"run_bytes", m->run_bytes},
         {"scratch_bytes", m->scratch_bytes},
@@ -171,9 +174,10 @@ static void print_text(const struct plan *p)
            m->lanes, m->lanes == 1 ? "" : "s", m->page, kv_kinds[m->kv_encoding], p->threads);
     row("weights", model.weight_bytes, "");
     row("arena", model.arena_bytes, "activations of every program");
-    snprintf(note, sizeof note, "%d pages of %lld B", m->lanes * m->lane_pages, (long long)m->page_bytes);
+    snprintf(note, sizeof note, "%lld pages of %lld B%s", (long long)(m->kv_bytes / m->page_bytes),
+             (long long)m->page_bytes, m->pages < m->whole_pages ? "; streams may wait for pages" : "");
     row("kv cache", m->kv_bytes, note);
-    snprintf(note, sizeof note, "%lld pages; a lane's state takes %lld B", (long long)m->lanes * m->run_pages,
+    snprintf(note, sizeof note, "%lld pages; a lane's state takes %lld B", (long long)(m->run_bytes / m->page_bytes),
              (long long)model.run_bytes);
     row("states", m->run_bytes, note);
     row("scratch", m->scratch_bytes, "of the threads");
@@ -205,9 +209,9 @@ static int plan_run(const struct settings *settings, struct error *error)
 
 const struct command command_plan = {
     .name = "plan",
-    .synopsis = "[--context N] [--lanes N] [--kv-cache KIND] [--page N] [--threads N] [--json]",
+    .synopsis = "[--context N] [--lanes N] [--kv-cache KIND] [--page N] [--pool-pages N] [--threads N] [--json]",
     .summary = "memory plan for a context and a number of lanes; loads nothing",
     .flags = FLAG_BIT(FLAG_HELP) | FLAG_BIT(FLAG_CONTEXT) | FLAG_BIT(FLAG_LANES) | FLAG_BIT(FLAG_KV_CACHE) |
-             FLAG_BIT(FLAG_PAGE) | FLAG_BIT(FLAG_THREADS) | FLAG_BIT(FLAG_JSON),
+             FLAG_BIT(FLAG_PAGE) | FLAG_BIT(FLAG_POOL_PAGES) | FLAG_BIT(FLAG_THREADS) | FLAG_BIT(FLAG_JSON),
     .run = plan_run,
 };

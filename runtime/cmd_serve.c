@@ -103,7 +103,6 @@ static int serve_run(const struct settings *settings, struct error *error)
     sigset_t set;
     int code = EXIT_BAD;
     options.lanes = settings->parallel ? (int)settings->parallel : model.lanes;
-    options.decode_share = settings->decode_share > 0 ? (float)settings->decode_share : -1;
     hold_signals(&set);
     if (engine_open(&engine, &options, error) && server_open(&server, engine, &server_options, error)) {
         printf("listening on http://%s:%d\n", settings->host ? settings->host : "127.0.0.1", server->port);
@@ -124,8 +123,9 @@ const struct command command_serve = {
         "SIGTERM: finishes what runs; SIGHUP: reads the keys again. Exit code 3: the engine failed, start it anew.",
     .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_HOST) | FLAG_BIT(FLAG_PORT) | FLAG_BIT(FLAG_PARALLEL) | FLAG_BIT(FLAG_NAME) |
              FLAG_BIT(FLAG_ALIAS) | FLAG_BIT(FLAG_REPLY_TOKENS) | FLAG_BIT(FLAG_DECODE_SHARE) |
-             FLAG_BIT(FLAG_KEY_FILE) | FLAG_BIT(FLAG_TEMPERATURE) | FLAG_BIT(FLAG_TOP_K) | FLAG_BIT(FLAG_TOP_P) |
-             FLAG_BIT(FLAG_MIN_P) | FLAG_BIT(FLAG_CACHE_GIB) | FLAG_BIT(FLAG_CACHE_DISK) |
-             FLAG_BIT(FLAG_CACHE_DISK_GIB) | FLAG_BIT(FLAG_THINKING) | FLAG_BIT(FLAG_EFFORT) | FLAG_BIT(FLAG_BUDGET),
+             FLAG_BIT(FLAG_ROUND_ROWS) | FLAG_BIT(FLAG_BUSY_CHUNK) | FLAG_BIT(FLAG_KEY_FILE) |
+             FLAG_BIT(FLAG_TEMPERATURE) | FLAG_BIT(FLAG_TOP_K) | FLAG_BIT(FLAG_TOP_P) | FLAG_BIT(FLAG_MIN_P) |
+             FLAG_BIT(FLAG_CACHE_GIB) | FLAG_BIT(FLAG_CACHE_DISK) | FLAG_BIT(FLAG_CACHE_DISK_GIB) |
+             FLAG_BIT(FLAG_THINKING) | FLAG_BIT(FLAG_EFFORT) | FLAG_BIT(FLAG_BUDGET),
     .run = serve_run,
 };

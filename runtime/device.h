@@ -7,6 +7,7 @@
 #define DEVICE_H
 
 #include "runtime/error.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,12 @@ const void *device_view(const void *device, int64_t bytes, void *buffer);
 
 // Bytes that can still be allocated, as far as the target tells; -1: unknown.
 int64_t device_free_bytes(void);
+
+// Whether device memory is memory of its own, which ends at what the device has; else it is the host's.
+extern const bool device_apart;
+
+// How caches are kept unless --kv-cache says otherwise, an enum kv_encoding: what the target's attention is made for.
+extern const int device_kv_encoding;
 
 // A block that host and device both keep: the host writes and pushes, or pulls and reads. The same memory on the CPU.
 struct mirror {

@@ -3,10 +3,14 @@
 // Target memory on the CPU: anonymous maps, backed when they are made, so that what a run takes is what the plan said and
 // memory cannot run short later. See device.h.
 
+#include "kernels/cpu/ops.h"
 #include "runtime/device.h"
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+const bool device_apart = false;
+const int device_kv_encoding = KV_F32;
 
 void *device_alloc(int64_t bytes, const char *what, struct error *error)
 {

@@ -2,10 +2,14 @@
 //
 // Target memory on a GPU. Everything is ordered on the calling thread's stream, as the launches are. See device.h.
 
+#include "kernels/cpu/ops.h"
 #include "runtime/device.h"
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
+
+const bool device_apart = true;
+const int device_kv_encoding = KV_BF16;
 
 void *device_alloc(int64_t bytes, const char *what, struct error *error)
 {

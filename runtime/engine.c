@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+static const int64_t POOL_RESERVE = 512 << 20; // what the driver and streams' own bookkeeping may still take
 static const float DECODE_SHARE = 0.25f, MOST_SHARE = 0.9f;
 
 static bool choose_pace(struct engine *e, struct error *error)
@@ -27,8 +28,11 @@ static bool choose_pace(struct engine *e, struct error *error)
 static bool choose_sizes(struct engine *e, struct error *error)
 {
     const struct engine_options *o = &e->options;
-    const struct memory_request request = {
-        .context = o->context, .lanes = o->lanes, .page = o->page, .kv_cache = o->kv_cache};
+    const struct memory_request request = {.context = o->context,
+                                           .lanes = o->lanes,
+                                           .page = o->page,
+                                           .pool_pages = o->pool_pages,
+                                           .kv_cache = o->kv_cache};
     if (!memory_plan_make(&e->sizes, &request, error))
         return false;
     e->lanes = e->sizes.lanes;
@@ -106,7 +110,7 @@ static void make_plan(struct engine *e)
     p->page_bytes = e->sizes.page_bytes;
     p->run_pages = e->sizes.run_pages;
     p->table_size = e->sizes.lane_pages;
-    p->page_count = e->options.pool_pages ? (uint32_t)e->options.pool_pages : e->sizes.pages;
+    p->page_count = e->sizes.pages;
     p->pages = p->page_count * p->page_bytes;
     p->passes = PASS_COUNT * (int64_t)sizeof(struct pass) + rows * 3 * (int64_t)sizeof(int32_t);
     p->block = sizeof(struct round_block);
@@ -166,12 +170,52 @@ static bool open_slot(struct engine *e, int i, struct error *error)
            mirror_open(&slot->table, e->plan.tables, "a lane's page table", error);
 }
 
+// What is too much, and the largest context that fits.
+static bool too_large(const struct engine *e, int64_t room, struct error *error)
+{
+    const struct engine_plan *p = &e->plan;
+    const double gib = 1 << 30;
+    const int64_t pages = room / p->page_bytes - p->run_pages - 1;
+    const int64_t context = pages * e->options.page - MAX_WINDOW;
+    if (context < 1)
+        return error_set(error,
+                         "%.2f GiB of GPU memory are left for streams, and the state of one takes %.2f GiB: a smaller "
+                         "encoding or a larger card is needed",
+                         (double)room / gib, (double)((p->run_pages + 2) * p->page_bytes) / gib);
+    return error_set(
+        error,
+        "one stream of --context %d takes %.2f GiB and %.2f GiB of GPU memory are left for streams: one of "
+        "--context %lld fits, or several of shorter ones",
+        e->context, (double)((e->sizes.lane_pages + (int64_t)p->run_pages) * p->page_bytes) / gib, (double)room / gib,
+        (long long)context);
+}
+
+// The pool comes last: on a device of its own it takes no more than what everything else has left, less a reserve for graphs.
+static bool open_pool(struct engine *e, struct error *error)
+{
+    struct engine_plan *p = &e->plan;
+    const int64_t room = device_free_bytes() - GRAPH_BYTES - POOL_RESERVE, fits = room / p->page_bytes;
+    if (device_apart && !e->options.pool_pages && fits < p->page_count) {
+        if (fits < e->sizes.lane_pages + (int64_t)p->run_pages)
+            return too_large(e, room, error);
+        if (!e->options.quiet)
+            fprintf(
+                stderr,
+                "the pool has %lld pages of %d positions, what the card has left; %u would hold %d whole contexts, so "
+                "long streams may wait for each other\n",
+                (long long)fits, e->options.page, p->page_count, e->lanes);
+        p->page_count = (uint32_t)fits;
+        p->pages = fits * p->page_bytes;
+    }
+    return pages_open(&e->pages, p->page_count, (uint32_t)e->lanes * p->run_pages, p->page_bytes,
+                      page_order(e->options.page_order), error) &&
+           check_plan(e, error);
+}
+
 static bool open_lanes(struct engine *e, struct error *error)
 {
     const struct engine_plan *p = &e->plan;
-    if (!pages_open(&e->pages, p->page_count, (uint32_t)e->lanes * p->run_pages, p->page_bytes,
-                    page_order(e->options.page_order), error) ||
-        !mirror_open(&e->block, p->block, "the lanes", error))
+    if (!mirror_open(&e->block, p->block, "the lanes", error))
         return false;
     e->arena = device_alloc(p->arena, "the arena", error);
     e->logits = malloc((size_t)model.tail * (size_t)model.logits_width * sizeof *e->logits);
@@ -180,7 +224,7 @@ static bool open_lanes(struct engine *e, struct error *error)
     for (int i = 0; i < e->lanes; i++)
         if (!open_slot(e, i, error))
             return false;
-    return check_plan(e, error);
+    return true;
 }
 
 // The common keys: each lane alone, and all of them, as far as the budget goes.
@@ -209,7 +253,8 @@ static bool open_all(struct engine *e, struct error *error)
         return error_set(error, "no memory to start");
     depth_init(&e->depth, model.window - 1);
     e->force = -1;
-    if (!open_passes(e, error) || !open_lanes(e, error) || !load_weights(e, error))
+    e->weights.spare = e->plan.pages;
+    if (!open_passes(e, error) || !open_lanes(e, error) || !load_weights(e, error) || !open_pool(e, error))
         return false;
     if (!e->options.eager)
         warm(e);
@@ -237,7 +282,7 @@ bool engine_open(struct engine **out, const struct engine_options *options, stru
             options->map ? " (mapped)" : "", (double)model.arena_bytes / (1 << 20), e->lanes, e->lanes == 1 ? "" : "s",
             e->context, e->pages.count, e->options.page);
     const char *note = memory_kv_note(e->kv_encoding);
-    if (note && !options->quiet)
+    if (note && options->kv_cache && !options->quiet)
         fprintf(stderr, "--kv-cache %s: %s\n", kv_kinds[e->kv_encoding], note);
     *out = e;
     return true;

@@ -4,6 +4,7 @@
 
 #include "runtime/memory_plan.h"
 #include "kernels/cpu/kernel.h"
+#include "runtime/device.h"
 #include "runtime/model.h"
 #include <inttypes.h>
 #include <string.h>
@@ -28,11 +29,26 @@ static bool choose(struct memory_plan *p, const struct memory_request *r, struct
     p->page = r->page ? r->page : DEFAULT_PAGE;
     if (p->page < 4 || p->page % 4 || p->page > 4096)
         return error_set(error, "--page: a multiple of 4 up to 4096 is expected, found %d", p->page);
-    const char *kv = r->kv_cache ? r->kv_cache : kv_kinds[0];
+    const char *kv = r->kv_cache ? r->kv_cache : kv_kinds[device_kv_encoding];
     for (p->kv_encoding = 0; p->kv_encoding < KV_KINDS; p->kv_encoding++)
         if (!strcmp(kv, kv_kinds[p->kv_encoding]))
             return true;
     return error_set(error, "--kv-cache: f32, bf16 or fp8 is expected, found %s", kv);
+}
+
+// A smaller pool lets streams wait for each other; it must hold one of them.
+static bool choose_pool(struct memory_plan *p, const struct memory_request *r, struct error *error)
+{
+    const uint32_t runs = (uint32_t)p->lanes * p->run_pages;
+    p->pages = r->pool_pages ? (uint32_t)r->pool_pages : p->whole_pages;
+    if (p->pages < p->run_pages + 2)
+        return error_set(error,
+                         "--pool-pages: one stream needs at least %u pages of %d positions, %u of them for its state, "
+                         "found %u; %d lanes with whole contexts take %u",
+                         p->run_pages + 2, p->page, p->run_pages, p->pages, p->lanes, p->whole_pages);
+    p->run_bytes = (runs < p->pages ? runs : p->pages) * p->page_bytes;
+    p->kv_bytes = p->pages * p->page_bytes - p->run_bytes;
+    return true;
 }
 
 bool memory_plan_make(struct memory_plan *plan, const struct memory_request *request, struct error *error)
@@ -48,9 +64,9 @@ bool memory_plan_make(struct memory_plan *plan, const struct memory_request *req
     if (pages > INT32_MAX)
         return error_set(error, "--context %d needs %" PRId64 " pages; a larger --page or a smaller context is needed",
                          p.context, pages);
-    p.pages = (uint32_t)pages;
-    p.kv_bytes = p.lanes * (int64_t)p.lane_pages * p.page_bytes;
-    p.run_bytes = p.lanes * (int64_t)p.run_pages * p.page_bytes;
+    p.whole_pages = (uint32_t)pages;
+    if (!choose_pool(&p, request, error))
+        return false;
     p.tables_bytes = p.lanes * (((int64_t)p.context + MAX_WINDOW + 2) * 4 + (int64_t)p.lane_pages * 4);
     p.kept_bytes = p.lanes * model.run_bytes;
     p.scratch_bytes = (int64_t)request->threads * KERNEL_SCRATCH;

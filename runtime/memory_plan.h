@@ -15,14 +15,16 @@ extern const char *const kv_kinds[KV_KINDS]; // names of --kv-cache, by enum kv_
 
 struct memory_request {
     int context, lanes, page, threads; // 0: the defaults
-    const char *kv_cache;              // NULL: the default, which is exact
+    int pool_pages;                    // 0: every lane can hold a whole context
+    const char *kv_cache;              // NULL: the target's default
 };
 
 struct memory_plan {
     int context, lanes, page, kv_encoding;
     int64_t page_bytes;
     int32_t lane_pages;               // of a lane's page table: positions, one drafted window, one to spare
-    uint32_t run_pages, pages;        // of a lane's run; of all lanes, tables and runs
+    uint32_t run_pages, pages;        // of a lane's run; of the pool
+    uint32_t whole_pages;             // of a pool in which every lane can hold a whole context
     int64_t kv_bytes, run_bytes;      // of all lanes, in whole pages
     int64_t tables_bytes, kept_bytes; // page tables and token ids; a kept state a lane
     int64_t scratch_bytes;            // of the threads

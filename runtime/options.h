@@ -25,6 +25,10 @@ enum flag {
     FLAG_WEIGHTS,
     FLAG_NO_DRAFTS,
     FLAG_EAGER,
+    FLAG_POOL_PAGES,
+    FLAG_ROUND_ROWS,
+    FLAG_SOLO_CHUNK,
+    FLAG_BUSY_CHUNK,
     FLAG_QUIET,
     // run
     FLAG_PROMPT,
@@ -56,6 +60,9 @@ enum flag {
     FLAG_DECODE_ROWS,
     FLAG_REPEAT,
     FLAG_PER_OP,
+    FLAG_ACCEPT,
+    FLAG_DRAFTS,
+    FLAG_BESIDE,
     // serve
     FLAG_HOST,
     FLAG_PORT,
@@ -82,9 +89,11 @@ struct text_list {
     int count;
 };
 
+typedef unsigned __int128 flag_set; // bit i: flag i
+
 // What the flags said. Numbers that were not given keep the value that options_defaults wrote.
 struct settings {
-    uint64_t given; // bit i: flag i was on the command line
+    flag_set given; // on the command line
     bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json, per_op;
     const char *isa, *page_order, *kv_cache, *pack, *weights, *prompt, *file, *system, *tokens, *tokens_file, *out,
         *record, *rows;
@@ -93,21 +102,27 @@ struct settings {
     int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;
     uint64_t seed;
     int64_t port, parallel, reply_tokens, budget; // parallel: 0: as many as fit
+    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, drafts, beside;
+    double accept;
     double temperature, top_p, min_p, decode_share, cache_gib, cache_disk_gib;
 };
 
 struct command {
     const char *name, *synopsis, *summary, *notes;                    // notes: further lines of --help, or NULL
-    uint64_t flags;                                                   // bits of the flags that it takes
+    flag_set flags;                                                   // that it takes
     int (*run)(const struct settings *settings, struct error *error); // the exit code; 2 needs a filled error
 };
 
-#define FLAG_BIT(flag) (UINT64_C(1) << (flag))
+#define FLAG_BIT(flag) ((flag_set)1 << (flag))
 #define ENGINE_FLAGS                                                                                                   \
     (FLAG_BIT(FLAG_HELP) | FLAG_BIT(FLAG_THREADS) | FLAG_BIT(FLAG_ISA) | FLAG_BIT(FLAG_CONTEXT) |                      \
      FLAG_BIT(FLAG_MMAP) | FLAG_BIT(FLAG_KV_CACHE) | FLAG_BIT(FLAG_PAGE) | FLAG_BIT(FLAG_PAGE_ORDER) |                 \
      FLAG_BIT(FLAG_NO_DRAFTS) | FLAG_BIT(FLAG_EAGER) | FLAG_BIT(FLAG_PACK) | FLAG_BIT(FLAG_WEIGHTS) |                  \
-     FLAG_BIT(FLAG_QUIET))
+     FLAG_BIT(FLAG_QUIET) | FLAG_BIT(FLAG_POOL_PAGES) | FLAG_BIT(FLAG_SOLO_CHUNK))
+
+// What else an engine takes that serves several streams.
+#define SHARING_FLAGS                                                                                                  \
+    (FLAG_BIT(FLAG_ROUND_ROWS) | FLAG_BIT(FLAG_BUSY_CHUNK) | FLAG_BIT(FLAG_DECODE_SHARE) | FLAG_BIT(FLAG_LANES))
 
 static inline bool settings_given(const struct settings *settings, enum flag flag)
 {

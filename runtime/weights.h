@@ -14,6 +14,7 @@ struct weights {
     struct mirror constants; // the programs' small tables
     void *memory[2];         // what a GPU holds: resident section, table section
     int64_t memory_bytes[2];
+    int64_t spare;      // GPU: bytes that should stay free beside the weights; set before they are placed
     bool table_on_host; // GPU: the table section lies in pinned host memory
 };
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { STAGE = 64 << 20 };
-static const int64_t RESERVE = 2ll << 30; // left for graphs, caches and the driver
+static const int64_t RESERVE = 1ll << 30; // left for graphs and the driver
 
 // kernels/cuda/synthetic.cu: fills one entry with generated codes and scales.
 cudaError_t cuda_synthetic(cudaStream_t stream, uint8_t *base, const struct pack_entry *entry);
@@ -68,7 +68,7 @@ static bool allocate(struct weights *w, struct error *error)
         return false;
     if (model.table_bytes == 0)
         return true;
-    w->table_on_host = model.weight_bytes + model.table_bytes > room;
+    w->table_on_host = model.weight_bytes + model.table_bytes > room - w->spare;
     if (!w->table_on_host)
         return (w->memory[1] = device_alloc(model.table_bytes, "the n-gram table", error)) != NULL;
     if (cudaHostAlloc(&w->memory[1], (size_t)model.table_bytes, cudaHostAllocMapped) != cudaSuccess)

@@ -40,7 +40,7 @@ local function build(shape, recipe)
     local sources = {}
     for i, name in ipairs { "model", "stubs", "tokenizer_tables", "template" } do sources[i] = dir .. "/" .. name .. ".c" end
     good, text = capture(string.format("gcc -std=gnu11 -O0 -I. -Ibuild/common -I%s -o %s/plan %s %s", dir, dir, table.concat(sources, " "),
-        "build/common/runtime/main.o build/tests/engine.a -lxxhash -lpcre2-8 -lutf8proc -ljansson -lpthread -lm"))
+        "build/common/runtime/main.o build/tests/engine.a -lxxhash -lpcre2-8 -lutf8proc -ljansson -lmicrohttpd -lpthread -lm"))
     if not good then return nil, text end
     return dir .. "/plan"
 end

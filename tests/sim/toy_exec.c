@@ -296,6 +296,14 @@ void mirror_pull(const struct mirror *mirror, int64_t offset, int64_t bytes)
     flush();
 }
 
+int64_t device_free_bytes(void)
+{
+    return INT64_MAX;
+}
+
+const bool device_apart = false;
+const int device_kv_encoding = KV_F32;
+
 // ---- the toy has no weights --------------------------------------------------------------------------------------------------
 
 bool weights_synthetic(struct weights *weights, struct pack *pack, const struct pack_shape *shape, struct error *error)
