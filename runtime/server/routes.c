@@ -11,6 +11,8 @@ static const struct route routes[] = {
     // method, path, errors, open, quick, handler
     {"POST", "/v1/chat/completions", STYLE_OPENAI, false, false, chat_handle},
     {"POST", "/v1/completions",      STYLE_OPENAI, false, false, completions_handle},
+    {"POST", "/v1/messages",         STYLE_ANTHROPIC, false, false, messages_handle},
+    {"POST", "/v1/messages/count_tokens", STYLE_ANTHROPIC, false, false, count_tokens_handle},
     {"GET",  "/v1/models",           STYLE_OPENAI, false, true,  models_handle},
     {"GET",  "/v1/models/*",         STYLE_OPENAI, false, true,  models_handle},
     {"POST", "/tokenize",            STYLE_OPENAI, false, false, tokenize_handle},

@@ -14,7 +14,9 @@ const struct route *routes_find(const char *path, const char *method, char *rest
 // Handlers, each in the file of its dialect.
 void chat_handle(struct exchange *x);        // openai_chat.c
 void completions_handle(struct exchange *x); // openai_completions.c
-void models_handle(struct exchange *x);      // models.c
+void messages_handle(struct exchange *x);    // anthropic.c
+void count_tokens_handle(struct exchange *x);
+void models_handle(struct exchange *x); // models.c
 void tokenize_handle(struct exchange *x);
 void detokenize_handle(struct exchange *x);
 
