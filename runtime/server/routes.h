@@ -16,6 +16,9 @@ void chat_handle(struct exchange *x);        // openai_chat.c
 void completions_handle(struct exchange *x); // openai_completions.c
 void messages_handle(struct exchange *x);    // anthropic.c
 void count_tokens_handle(struct exchange *x);
+void responses_handle(struct exchange *x); // responses.c
+void response_get_handle(struct exchange *x);
+void response_delete_handle(struct exchange *x);
 void models_handle(struct exchange *x); // models.c
 void tokenize_handle(struct exchange *x);
 void detokenize_handle(struct exchange *x);

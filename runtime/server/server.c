@@ -6,6 +6,7 @@
 #include "runtime/chat.h"
 #include "runtime/server/http.h"
 #include "runtime/server/keys.h"
+#include "runtime/server/response_store.h"
 #include "runtime/server/watch.h"
 #include "runtime/server/workers.h"
 #include "runtime/tokenizer.h"
@@ -22,6 +23,9 @@ static bool open_parts(struct server *s, struct error *error)
     if (!tokenizer_open(&tokenizer, &tokenizer_tables, error))
         return false;
     tokenizer_close(tokenizer); // it can be opened; each worker has its own
+    s->responses = response_store_open();
+    if (!s->responses)
+        return error_set(error, "no memory for the server");
     return (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
            host_open(&s->host, s->engine, error) && watch_open(&s->watch, error) &&
            workers_open(&s->workers, WORKERS, error) && http_open(s, error);
@@ -82,6 +86,7 @@ void server_close(struct server *s)
     workers_close(s->workers);
     watch_close(s->watch);
     keys_close(s->keys);
+    response_store_close(s->responses);
     metrics_close(&s->metrics);
     free(s);
 }

@@ -23,6 +23,7 @@ enum {
 };
 
 struct keys;
+struct response_store;
 struct workers;
 struct watch;
 struct MHD_Daemon;
@@ -56,13 +57,14 @@ struct server {
     struct metrics metrics;
     int port; // that it listens on
     double started;
-    int64_t created;                // seconds since 1970
-    atomic_uint_fast64_t number;    // of the last request
-    atomic_int_fast64_t body_bytes; // of all bodies that are held
-    atomic_int jobs;                // exchanges with a job that is not final
-    atomic_int exchanges;           // requests whose reply is not out
-    atomic_bool draining;           // takes no new requests
-    void *extra;                    // of whoever adds to the server; see routes.c
+    int64_t created;                  // seconds since 1970
+    atomic_uint_fast64_t number;      // of the last request
+    atomic_int_fast64_t body_bytes;   // of all bodies that are held
+    atomic_int jobs;                  // exchanges with a job that is not final
+    atomic_int exchanges;             // requests whose reply is not out
+    atomic_bool draining;             // takes no new requests
+    struct response_store *responses; // that were asked to be kept
+    void *extra;                      // of whoever adds to the server; see routes.c
 };
 
 // Starts serving: engine thread, workers, listener. The engine is the server's until server_close. On failure nothing is left.

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A request of OpenAI's responses API to the shape of its chat. Items of an assistant's turn become one message. What would change
+// the reply and cannot be done is refused.
+
+#include "runtime/server/responses.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool bad(struct exchange *x, const char *param, size_t index, const char *expected)
+{
+    exchange_error(x, 400, NULL, "invalid_value", param, "%s[%zu]: %s", param, index, expected);
+    return false;
+}
+
+static json_t *own(const json_t *value)
+{
+    return json_incref((json_t *)(uintptr_t)value);
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static bool is(const json_t *object, const char *key, const char *text)
+{
+    return !strcmp(text_of(object, key), text);
+}
+
+// The text of a content: a string, or parts that have one. NULL: it has others.
+static json_t *content_text(const json_t *content)
+{
+    struct string text = {0};
+    size_t i;
+    json_t *part;
+    bool ok = true;
+    if (!content || json_is_null(content))
+        return json_string("");
+    if (json_is_string(content))
+        return own(content);
+    json_array_foreach((json_t *)(uintptr_t)content, i, part)
+    {
+        const json_t *inner = json_object_get(part, "text");
+        ok = ok && json_is_string(inner) && string_add(&text, json_string_value(inner), json_string_length(inner));
+    }
+    json_t *joined = ok && json_is_array(content) ? string_json(&text) : NULL;
+    free(text.bytes);
+    return joined;
+}
+
+// ---- items -----------------------------------------------------------------------------------------------------------------------
+
+// Messages being made; the last one is the assistant's and may grow where `growing`.
+struct making {
+    struct exchange *x;
+    json_t *messages;
+    bool growing;
+};
+
+static json_t *assistant(struct making *m)
+{
+    if (!m->growing)
+        json_array_append_new(m->messages, json_pack("{s:s}", "role", "assistant"));
+    m->growing = true;
+    return json_array_get(m->messages, json_array_size(m->messages) - 1);
+}
+
+static bool take_message(struct making *m, const json_t *item, size_t index)
+{
+    const char *role = text_of(item, "role");
+    json_t *text = content_text(json_object_get(item, "content"));
+    if (!text)
+        return bad(m->x, "input", index, "content: a text, or parts of text, is expected; this model reads text only");
+    if (!strcmp(role, "assistant")) {
+        json_t *last = assistant(m);
+        if (json_object_get(last, "content") || json_object_get(last, "tool_calls")) {
+            m->growing = false;
+            last = assistant(m);
+        }
+        return json_object_set_new(last, "content", text) == 0;
+    }
+    m->growing = false;
+    if (!strcmp(role, "user") || !strcmp(role, "system") || !strcmp(role, "developer"))
+        return json_array_append_new(m->messages, json_pack("{s:s, s:o}", "role", role, "content", text)) == 0;
+    json_decref(text);
+    return bad(m->x, "input", index, "role: one of user, assistant, system, developer is expected");
+}
+
+static bool take_call(struct making *m, const json_t *item, size_t index)
+{
+    const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
+                 *arguments = json_object_get(item, "arguments");
+    if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
+        return bad(m->x, "input", index, "call_id, name and arguments, texts, are expected");
+    json_t *last = assistant(m), *calls = json_object_get(last, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        json_object_set_new(last, "tool_calls", calls);
+    }
+    return json_array_append_new(calls, json_pack("{s:o, s:s, s:{s:o, s:o}}", "id", own(id), "type", "function",
+                                                  "function", "name", own(name), "arguments", own(arguments))) == 0;
+}
+
+static bool take_output(struct making *m, const json_t *item, size_t index)
+{
+    const json_t *id = json_object_get(item, "call_id");
+    json_t *text = content_text(json_object_get(item, "output"));
+    m->growing = false;
+    if (text && json_is_string(id))
+        return json_array_append_new(m->messages, json_pack("{s:s, s:o, s:o}", "role", "tool", "tool_call_id", own(id),
+                                                            "content", text)) == 0;
+    json_decref(text);
+    return bad(m->x, "input", index, "call_id and output, texts, are expected");
+}
+
+static bool take_reasoning(struct making *m, const json_t *item, size_t index)
+{
+    const json_t *content = json_object_get(item, "content");
+    json_t *text = content_text(json_array_size(content) ? content : json_object_get(item, "summary"));
+    if (!text)
+        return bad(m->x, "input", index, "content: parts of text are expected");
+    if (m->growing)
+        m->growing = !json_object_get(assistant(m), "content") && !json_object_get(assistant(m), "tool_calls");
+    if (json_string_length(text))
+        json_object_set(assistant(m), "reasoning_content", text);
+    json_decref(text);
+    return true;
+}
+
+static bool take_item(struct making *m, const json_t *item, size_t index)
+{
+    const char *type = text_of(item, "type");
+    if (!strcmp(type, "message") || (!*type && json_object_get(item, "role")))
+        return take_message(m, item, index);
+    if (!strcmp(type, "function_call"))
+        return take_call(m, item, index);
+    if (!strcmp(type, "function_call_output"))
+        return take_output(m, item, index);
+    if (!strcmp(type, "reasoning"))
+        return take_reasoning(m, item, index);
+    return bad(m->x, "input", index,
+               "type: one of message, function_call, function_call_output, reasoning is expected");
+}
+
+static bool take_input(struct exchange *x, const json_t *input, json_t *messages)
+{
+    struct making m = {x, messages, false};
+    size_t i;
+    json_t *item;
+    bool ok = true;
+    if (json_is_string(input))
+        return json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "user", "content", own(input))) == 0;
+    if (!json_is_array(input) || !json_array_size(input)) {
+        exchange_error(x, 400, NULL, "invalid_value", "input",
+                       "input: a text, or an array of at least one item, is expected");
+        return false;
+    }
+    json_array_foreach((json_t *)(uintptr_t)input, i, item)
+    {
+        ok = ok && take_item(&m, item, i);
+    }
+    for (i = 0; ok && i < json_array_size(messages); i++) // calls alone have no content
+        if (!json_object_get(json_array_get(messages, i), "content"))
+            json_object_set_new(json_array_get(messages, i), "content", json_string(""));
+    return ok;
+}
+
+// ---- the rest --------------------------------------------------------------------------------------------------------------------
+
+static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
+{
+    size_t i;
+    json_t *tool;
+    if (!tools || json_is_null(tools))
+        return true;
+    json_t *list = json_array();
+    json_object_set_new(out, "tools", list);
+    if (!json_is_array(tools))
+        return bad(x, "tools", 0, "an array is expected");
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
+    {
+        if (!is(tool, "type", "function") || !*text_of(tool, "name"))
+            return bad(x, "tools", i, "only tools of type function, with a name, are possible here");
+        json_t *function = json_copy(tool);
+        json_object_del(function, "type");
+        json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function));
+    }
+    const json_t *choice = json_object_get(out, "tool_choice");
+    if (is(choice, "type", "function"))
+        json_object_set_new(
+            out, "tool_choice",
+            json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", text_of(choice, "name")));
+    return true;
+}
+
+static bool take_format(struct exchange *x, const json_t *root, json_t *out)
+{
+    const json_t *format = json_object_get(json_object_get(root, "text"), "format");
+    if (!format || json_is_null(format) || is(format, "type", "text"))
+        return true;
+    if (is(format, "type", "json_schema")) {
+        json_t *schema = json_copy((json_t *)(uintptr_t)format);
+        json_object_del(schema, "type");
+        return json_object_set_new(out, "response_format",
+                                   json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", schema)) == 0;
+    }
+    if (is(format, "type", "json_object"))
+        return json_object_set_new(out, "response_format", own(format)) == 0;
+    exchange_error(x, 400, NULL, "invalid_value", "text.format",
+                   "text.format.type: one of text, json_object, json_schema is expected");
+    return false;
+}
+
+static void copy_fields(const json_t *root, json_t *out)
+{
+    static const struct {
+        const char *from, *to;
+    } same[] = {{"model", "model"},
+                {"max_output_tokens", "max_tokens"},
+                {"stream", "stream"},
+                {"temperature", "temperature"},
+                {"top_p", "top_p"},
+                {"top_k", "top_k"},
+                {"min_p", "min_p"},
+                {"seed", "seed"},
+                {"stop", "stop"},
+                {"ignore_eos", "ignore_eos"},
+                {"draft", "draft"},
+                {"priority", "priority"},
+                {"tool_choice", "tool_choice"},
+                {"parallel_tool_calls", "parallel_tool_calls"},
+                {"chat_template_kwargs", "chat_template_kwargs"},
+                {"thinking_budget", "thinking_budget"}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (json_object_get(root, same[i].from))
+            json_object_set_new(out, same[i].to, own(json_object_get(root, same[i].from)));
+    const json_t *effort = json_object_get(json_object_get(root, "reasoning"), "effort");
+    if (effort)
+        json_object_set_new(out, "reasoning_effort", own(effort));
+}
+
+json_t *responses_translate(struct exchange *x, const json_t *root, const json_t *before, json_t **history)
+{
+    const json_t *instructions = json_object_get(root, "instructions");
+    json_t *out = json_object(), *messages = json_array();
+    *history = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
+    copy_fields(root, out);
+    bool ok = true;
+    if (json_is_true(json_object_get(root, "background"))) {
+        exchange_error(x, 400, NULL, "invalid_value", "background", "background: only false is possible here");
+        ok = false;
+    }
+    if (ok && instructions && !json_is_null(instructions) && !json_is_string(instructions)) {
+        exchange_error(x, 400, NULL, "invalid_value", "instructions", "instructions: a text is expected");
+        ok = false;
+    }
+    if (json_is_string(instructions))
+        json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", own(instructions)));
+    ok = ok && take_input(x, json_object_get(root, "input"), *history) &&
+         take_tools(x, json_object_get(root, "tools"), out) && take_format(x, root, out);
+    json_array_extend(messages, *history);
+    json_object_set_new(out, "messages", messages);
+    if (ok)
+        return out;
+    json_decref(out);
+    json_decref(*history);
+    *history = NULL;
+    return NULL;
+}
+
+json_t *responses_call_id(const struct exchange *x, const struct block *block)
+{
+    return json_sprintf("call_%s_%d", x->id, block->call);
+}
+
+json_t *responses_message(const struct exchange *x, const struct blocks *blocks)
+{
+    static const char *const keys[] = {[BLOCK_REASONING] = "reasoning_content", [BLOCK_TEXT] = "content"};
+    json_t *message = json_pack("{s:s, s:s}", "role", "assistant", "content", ""), *calls = json_array();
+    for (int i = 0; i < blocks->count; i++) {
+        const struct block *block = &blocks->list[i];
+        if (block->kind == BLOCK_CALL) {
+            json_array_append_new(calls, json_pack("{s:o, s:s, s:{s:o, s:o}}", "id", responses_call_id(x, block),
+                                                   "type", "function", "function", "name", string_json(&block->name),
+                                                   "arguments", string_json(&block->text)));
+            continue;
+        }
+        const char *before = json_string_value(json_object_get(message, keys[block->kind]));
+        json_object_set_new(message, keys[block->kind],
+                            json_sprintf("%s%s", before ? before : "", block->text.count ? block->text.bytes : ""));
+    }
+    if (json_array_size(calls))
+        json_object_set(message, "tool_calls", calls);
+    json_decref(calls);
+    return message;
+}
