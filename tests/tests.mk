@@ -26,6 +26,17 @@ $(T)/contract_test: tests/contract_test.c $(T)/engine.a all
 	@echo "  cc $<"
 	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
+# The contract program of a model, beside its binary and its pack: make CHECKPOINT=dir NAME=x contracts
+contracts: $(DIR)/contracts
+$(DIR)/contracts: $(wildcard tests/contract/*.[ch]) tests/tap.h $(T)/$(TARGET)_engine.a all
+	@echo "  cc tests/contract"
+	@$(CC) $(BASE) -Wno-missing-field-initializers -I$(GEN) -o $@ $(filter %.c,$^) $(wildcard $(GEN)/*.o) $(T)/$(TARGET)_engine.a $(LIBS)
+# The engine of a target without the commands and the server.
+$(T)/$(TARGET)_engine.a: $(KERNEL_OBJECTS) $(filter-out $(B)/common/runtime/main.o $(B)/common/runtime/cmd_%.o $(B)/common/runtime/server/%.o,$(RUNTIME_OBJECTS))
+	@mkdir -p $(@D)
+	@rm -f $@ && ar rcs $@ $^
+.PHONY: contracts
+
 # Lanes, with a page pool that checks what is given back.
 $(T)/lanes_test: tests/lanes_test.c runtime/pages.c $(T)/engine.a all
 	@echo "  cc $<"
@@ -95,5 +106,6 @@ test-gpu: deps-test
 	@for f in $(GPU_FOLDERS); do $(MAKE) --no-print-directory -s TARGET=cuda B=build/cuda MODEL= CHECKPOINT=$$f NAME=reference-$${f##*/} || exit 1; done
 	@prove --exec '' --timer $(GPU_OUT)/matrix $(GPU_OUT)/cuda_ops_test
 	@$(LUA) tests/gpu/reference.lua $(GPU_FOLDERS)
+	@PIANOLA_CONTRACTS=all TARGET=cuda $(LUA) tests/contracts.t
 	@for t in memcheck initcheck synccheck racecheck; do \
 	    $(SANITIZER) --tool $$t build/cuda/reference-fn-tiny/reference-fn-tiny eval --tokens 3,4,5,6,7,8,9 --greedy 4 --eager || exit 1; done

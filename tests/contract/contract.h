@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parts of the contract program, which is linked with one model's programs. Each prints TAP lines.
+
+#ifndef CONTRACT_H
+#define CONTRACT_H
+
+#include <stdbool.h>
+
+// One check; detail may be NULL or empty.
+void contract_ok(bool good, const char *name, const char *detail);
+
+// Every stream has the ids, logit bits and log-probabilities that it has alone: lanes, drafts, pages, graphs, chunks, caches. whole: every
+// page size and order; else one order each.
+void contract_matrix(bool whole);
+
+// Three equal prompts of each length at once, with generated weights and paging, each equal to alone.
+void contract_long(int count, char **lengths);
+
+// Greedy replies to the stored prompts of the embedded model. Writes them to `file`; or, with compare, checks that those in
+// the file are these, as far as margins go, and that drafts change nothing.
+void contract_replies(const char *file, bool compare);
+
+#endif

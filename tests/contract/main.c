@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract program of one model, on whatever target it is linked for:
+//   contracts [all]              the matrix; all: every page size with every order
+//   contracts long N ...         equal prompts of N tokens, generated weights
+//   contracts replies FILE       writes greedy replies of the stored prompts; compare FILE: checks them
+
+#include "tests/contract/contract.h"
+#include "tests/tap.h"
+#include <string.h>
+
+void contract_ok(bool good, const char *name, const char *detail)
+{
+    ok(good, name, detail);
+    fflush(stdout);
+}
+
+int main(int count, char **words)
+{
+    if (count > 2 && !strcmp(words[1], "long"))
+        contract_long(count - 2, words + 2);
+    else if (count == 3 && (!strcmp(words[1], "replies") || !strcmp(words[1], "compare")))
+        contract_replies(words[2], words[1][0] == 'c');
+    else
+        contract_matrix(count == 2 && !strcmp(words[1], "all"));
+    return done();
+}
