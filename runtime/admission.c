@@ -64,14 +64,12 @@ static bool copy_prompt(struct stream *s, const struct request *r)
     return true;
 }
 
-bool stream_submit(struct engine *e, struct stream **out, const struct request *r, struct error *error)
+bool admission_make(struct engine *e, struct stream **out, const struct request *r, struct error *error)
 {
     int reply = 0;
     *out = NULL;
-    if (!check_request(e, r, &reply, error)) {
-        e->counters.refused++;
+    if (!check_request(e, r, &reply, error))
         return false;
-    }
     struct stream_options options = r->options;
     options.positions = r->count + reply;
     struct stream *s = stream_new(e, &options, error);
@@ -87,9 +85,21 @@ bool stream_submit(struct engine *e, struct stream **out, const struct request *
     s->background = r->background;
     s->submitted = true;
     s->phase = STREAM_WAITING;
-    enqueue(e, s);
-    e->counters.submitted++;
+    // States are kept with the head's cells, so that whoever goes on from them may draft.
+    if (e->cache && model.has_head && !e->options.no_drafts && !depth_hopeless(&e->depth))
+        s->follows = true;
     *out = s;
+    return true;
+}
+
+bool stream_submit(struct engine *e, struct stream **out, const struct request *r, struct error *error)
+{
+    if (!admission_make(e, out, r, error)) {
+        e->counters.refused++;
+        return false;
+    }
+    enqueue(e, *out);
+    e->counters.submitted++;
     return true;
 }
 
@@ -157,22 +167,29 @@ static struct slot *free_slot(struct engine *e)
     return NULL;
 }
 
+bool admission_begin(struct stream *s)
+{
+    struct slot *slot = free_slot(s->engine);
+    if (!slot || !stream_attach(s, slot, NULL))
+        return false;
+    memcpy(slot->tokens.host, s->prompt, (size_t)s->prompt_count * sizeof *s->prompt);
+    engine_push_tokens(slot, 0, s->prompt_count);
+    slot->lane->limit = s->prompt_count;
+    s->phase = STREAM_FILLING;
+    return true;
+}
+
 static void admit(struct engine *e)
 {
     while (e->first) {
         struct stream *s = e->first;
-        struct slot *slot = free_slot(e);
-        if (!slot || !stream_attach(s, slot, NULL)) {
+        if (!admission_begin(s)) {
             e->counters.waited++;
             return;
         }
         e->first = s->next;
         e->last = e->first ? e->last : NULL;
         s->next = NULL;
-        memcpy(slot->tokens.host, s->prompt, (size_t)s->prompt_count * sizeof *s->prompt);
-        engine_push_tokens(slot, 0, s->prompt_count);
-        slot->lane->limit = s->prompt_count;
-        s->phase = STREAM_FILLING;
         s->served = ++e->counters.admitted;
     }
 }
@@ -200,6 +217,8 @@ static void end_prompt(struct stream *s)
     engine_wait(s->engine, NULL);
     if (s->phase != STREAM_FILLING)
         return; // its last chunk failed
+    cache_reached(s);
+    cache_end(s);
     stream_detach(s);
     s->phase = STREAM_FINISHED;
     s->engine->counters.finished++;
@@ -228,6 +247,8 @@ static void fill(struct engine *e)
         return;
     }
     if (last)
+        cache_end(s);
+    if (last)
         admission_finish(s);
     else
         e->chunk_start = start;
@@ -245,6 +266,17 @@ void admission_chunk_done(struct engine *e, struct stream *s, double seconds)
     e->owed = e->chunk_beside ? e->owed + seconds * share / (1 - share) : 0;
 }
 
+// Whether anything waits, fills or decodes, but for the warm pass.
+static bool working(const struct engine *e)
+{
+    bool any = e->first != NULL;
+    for (int i = 0; i < e->lanes; i++) {
+        const struct stream *s = e->slot[i].stream;
+        any = any || (s && !warm_is(s) && (s->phase == STREAM_FILLING || s->phase == STREAM_DECODING));
+    }
+    return any;
+}
+
 bool engine_turn(struct engine *e, bool *busy, struct error *error)
 {
     struct error cause;
@@ -252,6 +284,8 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
     if (!engine_wait(e, error))
         return false;
     take_cancels(e);
+    if (working(e))
+        warm_aside(e);
     admit(e);
     fill(e);
     if (!engine_round(e, &cause) && e->dead) {
@@ -259,14 +293,11 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
             *error = cause;
         return false;
     }
-    *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING); // who waits now waits for a stream to be closed
+    if (!working(e))
+        warm_step(e);
+    // who waits now waits for a stream to be closed
+    *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING) || (warm_waits(e) && !working(e));
     return true;
-}
-
-bool engine_warm(struct engine *e, const int32_t *ids, int count, const int *marks, int mark_count)
-{
-    (void)e, (void)ids, (void)count, (void)marks, (void)mark_count;
-    return false; // this engine keeps no states
 }
 
 // ---- what callers see --------------------------------------------------------------------------------------------------------

@@ -54,12 +54,14 @@ static int64_t process_resident(void)
 static bool make_plan(struct plan *p, const struct settings *s, struct error *error)
 {
     *p = (struct plan){.threads = s->threads ? (int)s->threads : pool_cores()};
-    const struct memory_request request = {.context = (int)s->context,
-                                           .lanes = (int)s->lanes,
-                                           .page = (int)s->page,
-                                           .pool_pages = (int)s->pool_pages,
-                                           .threads = p->threads,
-                                           .kv_cache = s->kv_cache};
+    const struct memory_request request = {
+        .context = (int)s->context,
+        .lanes = (int)s->lanes,
+        .page = (int)s->page,
+        .pool_pages = (int)s->pool_pages,
+        .threads = p->threads,
+        .kv_cache = s->kv_cache,
+        .cache_bytes = settings_given(s, FLAG_CACHE_GIB) ? (int64_t)(s->cache_gib * (1 << 30)) : 0};
     if (!memory_plan_make(&p->memory, &request, error))
         return false;
     int64_t run = 0;
@@ -116,6 +118,7 @@ static void print_json(const struct plan *p)
         {"run_pages_a_lane", m->run_pages},
         {"kv_bytes", m->kv_bytes},
         {"run_bytes", m->run_bytes},
+        {"cache_bytes", m->cache_bytes},
         {"scratch_bytes", m->scratch_bytes},
         {"tables_bytes", m->tables_bytes},
         {"kept_bytes", m->kept_bytes},
@@ -180,6 +183,9 @@ static void print_text(const struct plan *p)
     snprintf(note, sizeof note, "%lld pages; a lane's state takes %lld B", (long long)(m->run_bytes / m->page_bytes),
              (long long)model.run_bytes);
     row("states", m->run_bytes, note);
+    snprintf(note, sizeof note, "%u pages of kept prompt states", m->cache_pages);
+    if (m->cache_pages)
+        row("prompt cache", m->cache_bytes, note);
     row("scratch", m->scratch_bytes, "of the threads");
     row("tables", m->tables_bytes, "page tables and token ids");
     row("kept states", m->kept_bytes, "to go back to for the next turn");
@@ -209,9 +215,11 @@ static int plan_run(const struct settings *settings, struct error *error)
 
 const struct command command_plan = {
     .name = "plan",
-    .synopsis = "[--context N] [--lanes N] [--kv-cache KIND] [--page N] [--pool-pages N] [--threads N] [--json]",
+    .synopsis = "[--context N] [--lanes N] [--kv-cache KIND] [--page N] [--pool-pages N] [--prompt-cache-gib G] "
+                "[--threads N] [--json]",
     .summary = "memory plan for a context and a number of lanes; loads nothing",
     .flags = FLAG_BIT(FLAG_HELP) | FLAG_BIT(FLAG_CONTEXT) | FLAG_BIT(FLAG_LANES) | FLAG_BIT(FLAG_KV_CACHE) |
-             FLAG_BIT(FLAG_PAGE) | FLAG_BIT(FLAG_POOL_PAGES) | FLAG_BIT(FLAG_THREADS) | FLAG_BIT(FLAG_JSON),
+             FLAG_BIT(FLAG_PAGE) | FLAG_BIT(FLAG_POOL_PAGES) | FLAG_BIT(FLAG_THREADS) | FLAG_BIT(FLAG_CACHE_GIB) |
+             FLAG_BIT(FLAG_JSON),
     .run = plan_run,
 };

@@ -15,7 +15,7 @@
 void *device_alloc(int64_t bytes, const char *what, struct error *error);
 void device_free(void *memory, int64_t bytes);
 
-void device_copy(void *to, const void *from, int64_t bytes); // device to device
+bool device_copy(void *to, const void *from, int64_t bytes); // device to device; false when it could not be ordered
 void device_zero(void *memory, int64_t bytes);
 void device_upload(void *device, const void *host, int64_t bytes);
 void device_download(void *host, const void *device, int64_t bytes); // waits for what was launched before

@@ -33,9 +33,10 @@ void device_free(void *memory, int64_t bytes)
         munmap(memory, (size_t)(bytes > 0 ? bytes : 1));
 }
 
-void device_copy(void *to, const void *from, int64_t bytes)
+bool device_copy(void *to, const void *from, int64_t bytes)
 {
     memcpy(to, from, (size_t)bytes);
+    return true;
 }
 
 void device_zero(void *memory, int64_t bytes)

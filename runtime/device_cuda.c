@@ -34,9 +34,9 @@ void device_free(void *memory, int64_t bytes)
         cudaFree(memory);
 }
 
-void device_copy(void *to, const void *from, int64_t bytes)
+bool device_copy(void *to, const void *from, int64_t bytes)
 {
-    cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, cudaStreamPerThread);
+    return cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, cudaStreamPerThread) == cudaSuccess;
 }
 
 void device_zero(void *memory, int64_t bytes)

@@ -32,7 +32,8 @@ static bool choose_sizes(struct engine *e, struct error *error)
                                            .lanes = o->lanes,
                                            .page = o->page,
                                            .pool_pages = o->pool_pages,
-                                           .kv_cache = o->kv_cache};
+                                           .kv_cache = o->kv_cache,
+                                           .cache_bytes = o->cache_bytes};
     if (!memory_plan_make(&e->sizes, &request, error))
         return false;
     e->lanes = e->sizes.lanes;
@@ -110,7 +111,7 @@ static void make_plan(struct engine *e)
     p->page_bytes = e->sizes.page_bytes;
     p->run_pages = e->sizes.run_pages;
     p->table_size = e->sizes.lane_pages;
-    p->page_count = e->sizes.pages;
+    p->page_count = e->sizes.pages + e->sizes.cache_pages;
     p->pages = p->page_count * p->page_bytes;
     p->passes = PASS_COUNT * (int64_t)sizeof(struct pass) + rows * 3 * (int64_t)sizeof(int32_t);
     p->block = sizeof(struct round_block);
@@ -199,13 +200,18 @@ static bool open_pool(struct engine *e, struct error *error)
         if (fits < e->sizes.lane_pages + (int64_t)p->run_pages)
             return too_large(e, room, error);
         if (!e->options.quiet)
-            fprintf(
-                stderr,
-                "the pool has %lld pages of %d positions, what the card has left; %u would hold %d whole contexts, so "
-                "long streams may wait for each other\n",
-                (long long)fits, e->options.page, p->page_count, e->lanes);
+            fprintf(stderr,
+                    "the pool has %lld pages of %d positions, what the card has left; %u would hold %d whole "
+                    "contexts%s, so "
+                    "long streams may wait for each other\n",
+                    (long long)fits, e->options.page, p->page_count, e->lanes,
+                    e->sizes.cache_pages ? " and the prompt cache" : "");
         p->page_count = (uint32_t)fits;
         p->pages = fits * p->page_bytes;
+        // Kept states then lie in pages that streams may claim back, so one stream's are all that must be left to them.
+        const int64_t most = fits - e->sizes.lane_pages - p->run_pages;
+        if (e->sizes.cache_pages > most)
+            e->sizes.cache_pages = most > p->run_pages ? (uint32_t)most : 0;
     }
     return pages_open(&e->pages, p->page_count, (uint32_t)e->lanes * p->run_pages, p->page_bytes,
                       page_order(e->options.page_order), error) &&
@@ -254,7 +260,8 @@ static bool open_all(struct engine *e, struct error *error)
     depth_init(&e->depth, model.window - 1);
     e->force = -1;
     e->weights.spare = e->plan.pages;
-    if (!open_passes(e, error) || !open_lanes(e, error) || !load_weights(e, error) || !open_pool(e, error))
+    if (!open_passes(e, error) || !open_lanes(e, error) || !load_weights(e, error) || !open_pool(e, error) ||
+        !cache_open(e, error))
         return false;
     if (!e->options.eager)
         warm(e);
@@ -292,6 +299,7 @@ void engine_close(struct engine *e)
 {
     if (!e)
         return;
+    warm_aside(e);
     while (e->first)
         stream_close(e->first);
     for (int i = 0; i < MAX_LANES; i++)
@@ -309,6 +317,7 @@ void engine_close(struct engine *e)
     mirror_close(&e->block);
     mirror_close(&e->passes);
     device_free(e->arena, model.arena_bytes);
+    cache_close(e);
     pages_close(&e->pages);
     pack_close(&e->pack);
     free(e->logits);
@@ -357,6 +366,7 @@ void engine_counters(const struct engine *e, struct engine_counters *c)
     c->pages_promised = e->pages.promised;
     c->pages_most = e->pages.most;
     c->page_bytes = e->pages.page_bytes;
+    cache_count(e, &c->cache);
     c->lanes = e->lanes;
     for (int i = 0; i < e->lanes; i++) {
         const struct stream *s = e->slot[i].stream;

@@ -43,6 +43,7 @@ struct engine_options {
     int64_t cache_bytes;      // what kept prompt states may take beside the lanes; 0: no prompt cache
     const char *cache_disk;   // folder of kept states that outlive the process; NULL: none
     int64_t cache_disk_bytes; // what that folder may take; 0: 16 GiB
+    int cache_interval;       // positions between states of a long prompt; 0: by the size of a state
 };
 
 struct token_bias {

@@ -24,6 +24,15 @@ int engine_lane_count(int n)
     return count < model.lanes ? count : model.lanes;
 }
 
+// The first page of a lane that a pass may write to: the trunk writes from its length on, the head from the cell before.
+static int32_t first_written(const struct engine *e, const struct slot *slot)
+{
+    const struct lane *lane = slot->lane;
+    int32_t first = lane->length - 1;
+    first = lane->head_length < first ? lane->head_length : first;
+    return first > 0 ? first / e->options.page : 0;
+}
+
 static struct bind bind_lanes(struct engine *e, struct slot *const *slots, int count)
 {
     struct round_block *block = e->block.device;
@@ -42,7 +51,7 @@ static struct bind bind_lanes(struct engine *e, struct slot *const *slots, int c
     for (int i = 0; i < count; i++) {
         if (!slots[i])
             continue;
-        pages_check(&e->pages, slots[i]->table.host, slots[i]->tags, slots[i]->mapped);
+        pages_check(&e->pages, slots[i]->table.host, slots[i]->tags, slots[i]->mapped, first_written(e, slots[i]));
         b.lanes.lane[i] = &block->lane[slots[i] - e->slot];
         b.lanes.table[i] = slots[i]->table.device;
 #ifdef ENGINE_TEST

@@ -10,6 +10,7 @@
 
 #include "graphs/exec.h"
 #include "graphs/store.h"
+#include "runtime/cache/cache.h"
 #include "runtime/copy_draft.h"
 #include "runtime/depth.h"
 #include "runtime/device.h"
@@ -63,6 +64,7 @@ struct engine {
     struct memory_plan sizes; // what context and lanes come to
     struct engine_plan plan;
     struct pages pages;
+    struct cache *cache; // NULL: no states are kept
     uint8_t *arena;
     struct mirror passes; // struct pass [PASS_COUNT], then the arrays of their rows
     struct mirror block;  // struct round_block
@@ -105,6 +107,7 @@ struct stream {
     bool submitted;             // driven by engine_turn
     bool ignore_end;            // goes on after end tokens
     bool prompt_only, background;
+    struct cache_pass pass;
     int *marks; // [mark_count] ascending positions of the prompt at which a state is worth keeping
     int mark_count;
     int positions;   // most that it may hold
@@ -199,6 +202,12 @@ void stream_fail(struct stream *stream, const struct error *cause);
 
 // Pages for a stream of so many positions: its cache, one window more, and its run.
 uint32_t admission_need(const struct engine *engine, int positions);
+
+// A stream for a request, in no queue yet; false when it can never fit or memory is short.
+bool admission_make(struct engine *engine, struct stream **out, const struct request *request, struct error *error);
+
+// Gives a stream of a request a free lane and begins its prompt; false when there is no lane, or no room.
+bool admission_begin(struct stream *stream);
 
 // A finished reply: at an end token, its limit, or the end of its positions.
 void admission_finish(struct stream *stream);

@@ -51,6 +51,24 @@ static bool choose_pool(struct memory_plan *p, const struct memory_request *r, s
     return true;
 }
 
+// Whole pages within the budget; at least one state of one page must fit.
+static bool choose_cache(struct memory_plan *p, const struct memory_request *r, struct error *error)
+{
+    const int64_t pages = r->cache_bytes / p->page_bytes, least = (int64_t)p->run_pages + 1;
+    if (r->cache_bytes == 0)
+        return true;
+    if (pages < least)
+        return error_set(error,
+                         "the prompt cache needs at least %.1f MiB for one state, found %.1f MiB; 0 turns it off",
+                         (double)(least * p->page_bytes) / (1 << 20), (double)r->cache_bytes / (1 << 20));
+    if (pages > INT32_MAX - p->pages)
+        return error_set(error, "a prompt cache of %.1f GiB has too many pages; a larger --page is needed",
+                         (double)r->cache_bytes / (1 << 30));
+    p->cache_pages = (uint32_t)pages;
+    p->cache_bytes = pages * p->page_bytes;
+    return true;
+}
+
 bool memory_plan_make(struct memory_plan *plan, const struct memory_request *request, struct error *error)
 {
     struct memory_plan p = {0};
@@ -68,10 +86,12 @@ bool memory_plan_make(struct memory_plan *plan, const struct memory_request *req
     if (!choose_pool(&p, request, error))
         return false;
     p.tables_bytes = p.lanes * (((int64_t)p.context + MAX_WINDOW + 2) * 4 + (int64_t)p.lane_pages * 4);
+    if (!choose_cache(&p, request, error))
+        return false;
     p.kept_bytes = p.lanes * model.run_bytes;
     p.scratch_bytes = (int64_t)request->threads * KERNEL_SCRATCH;
-    p.total = model.weight_bytes + model.arena_bytes + p.kv_bytes + p.run_bytes + p.tables_bytes + p.kept_bytes +
-              p.scratch_bytes;
+    p.total = model.weight_bytes + model.arena_bytes + p.kv_bytes + p.run_bytes + p.cache_bytes + p.tables_bytes +
+              p.kept_bytes + p.scratch_bytes;
     *plan = p;
     return true;
 }

@@ -40,6 +40,21 @@ static void reset_lane(struct stream *s)
     s->kept_length = 0;
 }
 
+// The lane goes on at a state whose run is in place.
+static void resume_lane(struct stream *s, int length, bool follows)
+{
+    struct lane *lane = s->slot->lane;
+    lane->length = length;
+    s->follows = follows;
+    lane->head_length = follows ? length - 1 : INT32_MAX; // its last cell read the token that may differ now
+    lane->fold = 0;
+    lane->streams_base = length > MAX_WINDOW ? length - MAX_WINDOW : 0;
+    copy_index_reset(&s->slot->copy);
+    history_reset(&s->history);
+    s->started = s->first_drawn = false;
+    s->round_rows = s->given = s->taken = 0;
+}
+
 struct stream *stream_new(struct engine *e, const struct stream_options *options, struct error *error)
 {
     const bool penalties = history_wanted(&options->sampling), host = exec_pool(e->exec) != NULL;
@@ -78,27 +93,91 @@ void stream_free(struct stream *s)
 {
     history_close(&s->history);
     free(s->logprobs);
+    cache_drop(s);
     free(s->prompt);
     free(s->marks);
     free(s);
 }
 
-bool stream_attach(struct stream *s, struct slot *slot, struct error *error)
+static void release_lane(struct engine *e, struct slot *slot)
+{
+    while (slot->mapped > 0)
+        pages_release(&e->pages, ((const uint32_t *)slot->table.host)[--slot->mapped]);
+    pages_release_run(&e->pages, slot->run, e->plan.run_pages);
+    pages_unpromise(&e->pages, &slot->promise);
+    slot->stream = NULL;
+}
+
+// Pages for a stream that begins at a kept state (NULL: at 0): the state's are shared, the others set aside, the run claimed.
+static bool claim_lane(struct stream *s, struct slot *slot, const struct cache_state *state, struct error *error)
+{
+    struct pages *pages = &s->engine->pages;
+    const uint32_t shared = state ? state->shared : 0, run = s->engine->plan.run_pages,
+                   need = admission_need(s->engine, s->positions) - shared;
+    uint32_t *table = slot->table.host;
+    for (; slot->mapped < (int32_t)shared; slot->mapped++) {
+        table[slot->mapped] = state->page[slot->mapped];
+        slot->tags[slot->mapped] = pages->tag[table[slot->mapped]];
+        pages_share(pages, table[slot->mapped]);
+    }
+    if (!pages_promise(pages, need, &slot->promise)) {
+        error_set(error, "%u pages are needed and %u of %u are free; fewer streams or a smaller --context is needed",
+                  need, pages_available(pages), pages->count);
+    } else if (!pages_claim_run(pages, run, &slot->promise, &slot->run)) {
+        pages_unpromise(pages, &slot->promise);
+        error_set(error, "no %u consecutive pages are free for a stream's states", run);
+    } else {
+        if (shared)
+            mirror_push(&slot->table, 0, shared * (int64_t)sizeof *table);
+        return true;
+    }
+    while (slot->mapped > 0)
+        pages_release(pages, table[--slot->mapped]);
+    return false;
+}
+
+// Puts what a state keeps into the stream's lane. False when a copy failed, or there is no page to copy to.
+static bool restore(struct stream *s, struct cache_state *state)
 {
     struct engine *e = s->engine;
-    const uint32_t need = admission_need(e, s->positions);
-    if (!pages_promise(&e->pages, need, &slot->promise))
-        return error_set(error,
-                         "%u pages are needed and %u of %u are free; fewer streams or a smaller --context is needed",
-                         need, pages_available(&e->pages), e->pages.count);
-    if (!pages_claim_run(&e->pages, e->plan.run_pages, &slot->promise, &slot->run)) {
-        pages_unpromise(&e->pages, &slot->promise);
-        return error_set(error, "no %u consecutive pages are free for a stream's states", e->plan.run_pages);
-    }
+    struct slot *slot = s->slot;
+    if (!state)
+        return true;
+    if (!engine_map(e, slot, state->length, NULL))
+        return false;
+    uint8_t *tail = pages_at(&e->pages, ((const uint32_t *)slot->table.host)[state->shared]);
+    if (!cache_copy_out(e, state, tail, slot->lane->run))
+        return false;
+    resume_lane(s, state->length, s->follows && state->follows);
+    return true;
+}
+
+static bool attach_at(struct stream *s, struct slot *slot, struct cache_state *state, struct error *error)
+{
+    if (!claim_lane(s, slot, state, error))
+        return false;
     s->slot = slot;
     slot->stream = s;
     reset_lane(s);
-    return true;
+    if (restore(s, state))
+        return true;
+    release_lane(s->engine, slot);
+    s->slot = NULL;
+    return false;
+}
+
+bool stream_attach(struct stream *s, struct slot *slot, struct error *error)
+{
+    struct cache_state *state = cache_find(s);
+    bool good = attach_at(s, slot, state, error);
+    if (!good && state) { // no room beside the state, or it could not be copied: without it
+        cache_unpin(s->engine, state);
+        state = NULL;
+        good = attach_at(s, slot, NULL, error);
+    }
+    if (good)
+        cache_begin(s, state);
+    return good;
 }
 
 void stream_detach(struct stream *s)
@@ -117,11 +196,8 @@ void stream_detach(struct stream *s)
         return; // the wait ended the stream itself
     if (e->flight_stream == s)
         e->flight_stream = NULL;
-    while (slot->mapped > 0)
-        pages_release(&e->pages, ((const uint32_t *)slot->table.host)[--slot->mapped]);
-    pages_release_run(&e->pages, slot->run, e->plan.run_pages);
-    pages_unpromise(&e->pages, &slot->promise);
-    slot->stream = NULL;
+    cache_drop(s);
+    release_lane(e, slot);
     s->slot = NULL;
     device_free(s->kept_run, model.run_bytes);
     s->kept_run = NULL;
@@ -134,6 +210,7 @@ bool stream_open(struct engine *e, struct stream **out, const struct stream_opti
     struct slot *slot = NULL;
     if (!engine_wait(e, error))
         return false;
+    warm_aside(e);
     for (int i = 0; i < e->lanes && !slot; i++)
         if (!e->slot[i].stream)
             slot = &e->slot[i];
@@ -230,11 +307,10 @@ static void keep_state(struct stream *s)
 {
     if (!s->kept_run)
         s->kept_run = device_alloc(model.run_bytes, "a kept state", NULL);
-    if (!s->kept_run) {
+    if (!s->kept_run || !device_copy(s->kept_run, s->slot->lane->run, model.run_bytes)) {
         s->kept_length = 0;
         return; // costs time on the next turn, nothing else
     }
-    device_copy(s->kept_run, s->slot->lane->run, model.run_bytes);
     s->kept_length = s->slot->lane->length;
     s->kept_follows = s->follows;
 }
@@ -262,10 +338,11 @@ bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, str
     if (!engine_wait(e, error) || !alive(s, error))
         return false;
     struct lane *lane = s->slot->lane;
-    const int at = lane->length, stop = at < end - 1 ? end - 1 : end; // the state before the last token is kept
+    const int at = lane->length, stop = cache_next_stop(s, at, at < end - 1 ? end - 1 : end);
     *rows = stop - at < most ? stop - at : most;
-    if (at == end - 1)
-        keep_state(s);
+    if (at == end - 1 && !s->prompt)
+        keep_state(s); // of a stream that its caller drives
+    cache_reached(s);
     s->first_drawn = false;
     lane->rows = *rows;
     lane->drafts = 0;
@@ -338,6 +415,10 @@ bool stream_first(struct stream *s, struct error *error)
     engine_push_tokens(s->slot, lane->length, 1);
     lane->limit = lane->length + 1;
     s->reply_from = lane->length;
+    if (!s->drafting && s->follows) { // the head read the prompt for the sake of kept states
+        s->follows = false;
+        lane->head_length = INT32_MAX;
+    }
     s->started = true;
     s->phase = STREAM_DECODING;
     s->round_from = s->row_first = s->taken = s->given = 0;
@@ -422,20 +503,11 @@ int stream_rewind(struct stream *s)
     struct lane *lane = s->slot->lane;
     int kept = s->kept_run ? s->kept_length : 0;
     s->phase = STREAM_OPEN;
-    if (kept == 0) {
+    if (kept == 0 || !device_copy(lane->run, s->kept_run, model.run_bytes)) {
         reset_lane(s);
         return 0;
     }
-    device_copy(lane->run, s->kept_run, model.run_bytes);
-    lane->length = kept;
-    s->follows = s->kept_follows;
-    lane->head_length = s->follows ? kept - 1 : INT32_MAX; // its last cell read the token that may differ now
-    lane->fold = 0;
-    lane->streams_base = kept > MAX_WINDOW ? kept - MAX_WINDOW : 0;
-    copy_index_reset(&s->slot->copy);
-    history_reset(&s->history);
-    s->started = s->first_drawn = false;
-    s->round_rows = s->given = s->taken = 0;
+    resume_lane(s, kept, s->kept_follows);
     return kept;
 }
 

@@ -37,10 +37,10 @@ $(T)/$(TARGET)_engine.a: $(KERNEL_OBJECTS) $(filter-out $(B)/common/runtime/main
 	@rm -f $@ && ar rcs $@ $^
 .PHONY: contracts
 
-# Lanes, with a page pool that checks what is given back.
-$(T)/lanes_test: tests/lanes_test.c runtime/pages.c $(T)/engine.a all
+# Lanes and the prompt cache, with a page pool that checks what is written and what is given back.
+$(T)/lanes_test $(T)/cache_test: $(T)/%_test: tests/%_test.c runtime/pages.c $(T)/engine.a all $(wildcard tests/*.h)
 	@echo "  cc $<"
-	@$(CC) $(BASE) -DPAGES_DEBUG -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ tests/lanes_test.c runtime/pages.c \
+	@$(CC) $(BASE) -DPAGES_DEBUG -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< runtime/pages.c \
 	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
 # Replies against chat templates of every family.
@@ -53,9 +53,9 @@ $(T)/reply_turns_test: tests/reply_turns_test.c $(TURN_TEMPLATES) $(T)/engine.a
 	@$(CC) $(BASE) -o $@ $^ $(LIBS)
 
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
-SIM := $(wildcard tests/sim/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft history \
+SIM := $(wildcard tests/sim/*.c runtime/cache/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft history \
     memory_plan)) graphs/store.c kernels/cpu/control.c
-$(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h graphs/*.h kernels/cpu/*.h) $(B)/common/kernel_list.h
+$(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h runtime/*/*.h graphs/*.h kernels/cpu/*.h) $(B)/common/kernel_list.h
 	@mkdir -p $(@D)
 	@echo "  cc tests/sim"
 	@$(CC) $(BASE) -DPAGES_DEBUG -DENGINE_TEST -DGRAPH_TEST -DISA_NAME=portable -Wno-missing-field-initializers \

@@ -5,7 +5,7 @@
 // hold what it should, and everything that was taken must come back. A failure prints its seed; `sim_test --seed N` replays it.
 // Red controls break one contract each; the simulator must find every one.
 
-#include "runtime/engine_state.h"
+#include "runtime/cache/cache_state.h"
 #include "tests/sim/toy.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CLIENTS = 10, TICKS = 160, RED_ROUNDS = 10000 };
+enum { CLIENTS = 10, TICKS = 160, RED_ROUNDS = 10000, STOCK = 4, MARKS = 6, POOL_MOST = 512 };
 
-extern int engine_test_shared_table, engine_test_no_drain;
+extern int engine_test_shared_table, engine_test_no_drain, cache_test_share_tail;
 
 struct client {
     struct stream *stream; // NULL: nobody
@@ -23,13 +23,20 @@ struct client {
     int32_t ids[TOY_CONTEXT + 8], right[TOY_CONTEXT + 8];
     uint64_t outputs[TOY_CONTEXT + 8];
     int count, reply, got, turns;
-    bool ignore_end;
+    bool ignore_end, prompt_only;
     struct sampling sampling;
     struct token_bias bias[2];
 };
 
+// Conversations that prompts go on from, so that kept states are found.
+struct stock {
+    int32_t ids[TOY_CONTEXT];
+    int count;
+};
+
 struct episode {
     uint64_t seed;
+    struct stock stock[STOCK];
     struct engine *engine;
     struct client client[CLIENTS];
     int64_t replies, refused;
@@ -86,17 +93,27 @@ static void leave(struct episode *x, struct client *c)
 
 // ---- clients -----------------------------------------------------------------------------------------------------------------
 
-static void invent(struct client *c, bool direct)
+static void invent(struct episode *x, struct client *c, bool direct)
 {
+    const struct stock *old = &x->stock[toy_below(STOCK)];
     *c = (struct client){.direct = direct};
     c->count = 1 + (int)toy_below(toy_below(4) ? 20 : 60);
     c->reply = 1 + (int)toy_below(toy_below(4) ? 16 : 40);
-    if (c->count + c->reply > TOY_CONTEXT)
-        c->reply = TOY_CONTEXT - c->count;
     for (int i = 0; i < c->count; i++)
         c->ids[i] = (int32_t)toy_below(TOY_VOCABULARY);
     for (int i = 12; i < c->count && toy_below(3) == 0; i++) // text that repeats itself
         c->ids[i] = c->ids[i - 12];
+    // Mostly the beginning of an older conversation, or all of it: another turn, an edited one, or the same again.
+    int same = toy_below(3) ? (int)toy_below((uint32_t)old->count + 1) : old->count;
+    same = same < c->count || toy_below(2) ? same : c->count;
+    if (!direct && toy_below(4) && same + 2 < TOY_CONTEXT) {
+        memcpy(c->ids, old->ids, (size_t)same * sizeof c->ids[0]);
+        c->count = same > c->count ? same + (int)toy_below(2) : c->count;
+        c->count = c->count > 0 ? c->count : 1;
+    }
+    if (c->count + c->reply > TOY_CONTEXT)
+        c->reply = TOY_CONTEXT - c->count;
+    c->prompt_only = !direct && toy_below(10) == 0;
     c->ignore_end = toy_below(2);
     c->turns = (int)toy_below(3);
     c->sampling = (struct sampling){.top_p = 1, .seed = toy_random()};
@@ -122,18 +139,36 @@ static struct stream_options options_of(const struct client *c)
         .sampling = c->sampling, .drafts = (int)toy_below(8) - 1, .no_copy = toy_below(2), .positions = 0};
 }
 
+static int make_marks(int *marks, int count)
+{
+    const int n = (int)toy_below(MARKS + 1);
+    for (int i = 0, at = 0; i < n; i++) {
+        at += (int)toy_below((uint32_t)(count - at) / 2 + 1);
+        marks[i] = at;
+    }
+    return n;
+}
+
 static void arrive(struct episode *x, struct client *c, bool direct)
 {
     struct error error;
-    invent(c, direct);
+    int marks[MARKS];
+    invent(x, c, direct);
     struct stream_options options = options_of(c);
     faults.armed = true;
     if (direct) {
         options.positions = TOY_CONTEXT;
         stream_open(x->engine, &c->stream, &options, &error);
     } else {
-        struct request r = {
-            .ids = c->ids, .count = c->count, .reply = c->reply, .ignore_end = c->ignore_end, .options = options};
+        struct request r = {.ids = c->ids,
+                            .count = c->count,
+                            .reply = c->reply,
+                            .ignore_end = c->ignore_end,
+                            .prompt_only = c->prompt_only,
+                            .background = toy_below(4) == 0,
+                            .marks = marks,
+                            .mark_count = make_marks(marks, c->count),
+                            .options = options};
         if (!stream_submit(x->engine, &c->stream, &r, &error))
             x->refused++;
     }
@@ -194,9 +229,12 @@ static void watch(struct episode *x, struct client *c)
                 find(x, c, "the reply went on after an end token");
             else
                 ended = ended || (!c->ignore_end && c->right[c->count + i] == TOY_END);
-        if (c->got != c->reply && !ended)
+        if (c->got != (c->prompt_only ? 0 : c->reply) && !ended)
             find(x, c, "the reply is too short");
         check_head(x, c);
+        struct stock *new = &x->stock[toy_below(STOCK)];
+        new->count = c->count + c->got;
+        memcpy(new->ids, c->right, (size_t) new->count * sizeof new->ids[0]);
     }
     leave(x, c);
 }
@@ -214,19 +252,44 @@ static void swap_tables(struct engine *e)
     b->table = t.table, b->tags = t.tags, b->draft = t.draft;
 }
 
+static void count_states(const struct engine *e, uint16_t *states)
+{
+    for (const struct cache_state *s = e->cache ? e->cache->store.first : NULL; s; s = s->next)
+        for (uint32_t i = 0; i < s->page_count; i++)
+            states[s->page[i]]++;
+}
+
+// Every page's holders, counted anew.
 static void check_pool(struct episode *x)
 {
     const struct engine *e = x->engine;
-    uint32_t held = 0, promised = 0;
+    const struct pages *p = &e->pages;
+    uint16_t lanes[POOL_MOST] = {0}, states[POOL_MOST] = {0};
+    uint32_t held = 0, kept = 0, only = 0, promised = 0;
     for (int i = 0; i < e->lanes; i++) {
         const struct slot *s = &e->slot[i];
-        held += s->stream ? (uint32_t)s->mapped + e->plan.run_pages : 0;
+        for (int k = 0; k < s->mapped; k++)
+            lanes[((const uint32_t *)s->table.host)[k]]++;
+        for (uint32_t k = 0; s->stream && k < e->plan.run_pages; k++)
+            lanes[s->run + k]++;
         promised += s->promise;
         if (!s->stream && (s->mapped || s->promise))
             find(x, x->client, "an idle lane holds pages");
     }
-    if (held != e->pages.claimed || promised != e->pages.promised || held + promised > e->pages.count)
-        find(x, x->client, "pages are lost, or promised and missing");
+    count_states(e, states);
+    for (uint32_t i = 0; i < p->count; i++) {
+        held += lanes[i] || states[i];
+        kept += states[i] > 0;
+        only += states[i] && !lanes[i];
+        if (lanes[i] != p->lanes[i] || states[i] != p->states[i])
+            find(x, x->client, "a page's holders are miscounted");
+    }
+    if (held != p->claimed || kept != p->kept || only != p->reclaimable || promised != p->promised)
+        find(x, x->client, "pages are lost");
+    if (promised > p->count - held + only)
+        find(x, x->client, "pages are promised and missing");
+    if (kept > e->sizes.cache_pages)
+        find(x, x->client, "states hold more than their budget");
 }
 
 static bool open_engine(struct episode *x)
@@ -247,7 +310,13 @@ static bool open_engine(struct episode *x)
                                .context = TOY_CONTEXT};
     if (toy_below(2)) { // a pool that not every request fits
         int run = ((int)model.run_bytes + 16 * o.page - 1) / (16 * o.page);
+        run = run > 0 ? run : 1;
         o.pool_pages = run + 2 + (int)toy_below((uint32_t)(o.lanes * (TOY_CONTEXT / o.page + 2 + run)));
+    }
+    if (toy_below(3)) {
+        const int64_t page_bytes = (16 * o.page + 63) / 64 * 64;
+        o.cache_bytes = page_bytes * (((int64_t)model.run_bytes + page_bytes - 1) / page_bytes + 1 + toy_below(60));
+        o.cache_interval = 3 + (int)toy_below(40);
     }
     for (int i = 0; i < 20; i++) { // an engine that could not open has left nothing behind: the next one can
         faults.armed = toy_below(4) == 0;
@@ -281,13 +350,37 @@ static void tick(struct episode *x, bool arrivals)
     }
     if (toy_below(4) == 0)
         swap_tables(e);
+    if (toy_below(12) == 0) {
+        const struct stock *s = &x->stock[toy_below(STOCK)];
+        int marks[MARKS], count = 1 + (int)toy_below((uint32_t)s->count + 1);
+        faults.armed = toy_below(4) == 0;
+        if (count <= s->count)
+            engine_warm(e, s->ids, count, marks, make_marks(marks, count));
+    }
+    faults.armed = toy_below(8) == 0; // in a turn, memory that is short costs time alone
     if (!engine_turn(e, &busy, NULL))
         find(x, x->client, "the engine stopped");
+    faults.armed = false;
     for (int i = 0; i < CLIENTS && !x->finding[0]; i++)
         if (x->client[i].stream)
             (x->client[i].direct ? drive : watch)(x, &x->client[i]);
     check_pool(x);
     toy_clock += 1e-5 * (double)toy_below(10);
+}
+
+// Of the cache, over all episodes: each must have happened, or the schedule is too tame.
+static struct cache_counters sum;
+
+static void add_up(const struct cache_counters *c)
+{
+    sum.hits += c->hits;
+    sum.saved += c->saved;
+    sum.evicted += c->evicted;
+    sum.refused += c->refused;
+    sum.failed += c->failed;
+    sum.warm_passes += c->warm_passes;
+    sum.warm_aside += c->warm_aside;
+    sum.cached_tokens += c->cached_tokens;
 }
 
 // Plays one seed; returns the rounds that it had. A finding is left in x->finding.
@@ -310,9 +403,11 @@ static int64_t play(struct episode *x, uint64_t seed)
     if (left && !x->finding[0])
         find(x, x->client, "streams are stuck");
     struct engine_counters c;
+    warm_aside(x->engine);
     engine_counters(x->engine, &c);
-    if (!x->finding[0] && (c.pages_claimed || c.pages_promised || c.waiting))
+    if (!x->finding[0] && (c.pages_claimed * c.page_bytes != c.cache.bytes || c.pages_promised || c.waiting))
         find(x, x->client, "pages or promises are left over");
+    add_up(&c.cache);
     if (!x->finding[0])
         engine_close(x->engine);
     return c.rounds;
@@ -386,7 +481,7 @@ int main(int argc, char **argv)
 {
     static struct episode x;
     int64_t rounds = 1000000, replies = 0;
-    faults = (struct faults){.allocation = 1u << 26, .capture = 1u << 26, .row = 1u << 18};
+    faults = (struct faults){.allocation = 1u << 26, .capture = 1u << 26, .row = 1u << 18, .copy = 1u << 25};
     if (argc == 3 && !strcmp(argv[1], "--seed")) {
         int64_t n = play(&x, strtoull(argv[2], NULL, 10));
         printf("%lld rounds, %lld replies; %s\n", (long long)n, (long long)x.replies,
@@ -400,6 +495,7 @@ int main(int argc, char **argv)
     red("memory that is used again before the target drained", NULL, &engine_test_no_drain);
     red("a window that is committed twice", &faults.commit_twice, NULL);
     red("a state that holds drafted rows", &faults.drafted_state, NULL);
+    red("a page of a kept state that is written", NULL, &cache_test_share_tail);
     fflush(stdout);
     signal(SIGABRT, crashed);
     signal(SIGSEGV, crashed);
@@ -411,6 +507,12 @@ int main(int argc, char **argv)
              (long long)replies);
     snprintf(detail, sizeof detail, "seed %llu: %s", (unsigned long long)x.seed, x.finding);
     ok(!x.finding[0], name, detail);
+    snprintf(name, sizeof name,
+             "and of the cache: %lld hits, %lld kept, %lld evicted, %lld refused, %lld failed, %lld warm passes",
+             (long long)sum.hits, (long long)sum.saved, (long long)sum.evicted, (long long)sum.refused,
+             (long long)sum.failed, (long long)sum.warm_passes);
+    ok(x.finding[0] || (sum.hits && sum.evicted && sum.failed && sum.warm_passes && sum.warm_aside), name,
+       "something never happened");
     printf("1..%d\n", tests);
     return failures != 0;
 }

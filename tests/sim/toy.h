@@ -17,8 +17,8 @@ struct faults {
     // red controls: each breaks a contract and must be found
     bool shared_table, key_without_table, no_drain, commit_twice, drafted_state;
     // events: rare, and everything must go on
-    uint32_t allocation, capture, row; // chance of a failure each time, of 2^32
-    bool armed;                        // allocations fail only where a caller can be told
+    uint32_t allocation, capture, row, copy; // chance of a failure each time, of 2^32
+    bool armed;                              // allocations fail only where a caller can be told
 };
 extern struct faults faults;
 

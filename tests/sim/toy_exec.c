@@ -243,10 +243,13 @@ void device_free(void *memory, int64_t bytes)
     free(memory);
 }
 
-void device_copy(void *to, const void *from, int64_t bytes)
+bool device_copy(void *to, const void *from, int64_t bytes)
 {
     toy_clock += 1e-6 * (double)toy_below(200); // copies may be slow
+    if (toy_chance(faults.copy))
+        return false;
     memcpy(to, from, (size_t)bytes);
+    return true;
 }
 
 void device_zero(void *memory, int64_t bytes)

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The prompt cache as a request's prompt meets it: the state that it begins at, the places where it keeps one, the line that
+// it leaves in the log.
+// Invariant: a state is kept only where a chunk of prompt rows has just ended, so it holds nothing of a reply or a draft.
+
+#include "runtime/cache/cache_state.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_INTERVAL = 256, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
+
+// The memory of states at multiples of the interval is about that of the pages between them.
+static int interval_of(const struct engine *e)
+{
+    const int64_t position = model.position_bytes[e->kv_encoding];
+    int64_t interval = position > 0 ? model.run_bytes / position : LEAST_INTERVAL;
+    if (e->options.cache_interval > 0)
+        return e->options.cache_interval;
+    interval = interval > LEAST_INTERVAL ? interval : LEAST_INTERVAL;
+    interval = (interval + model.chunk - 1) / model.chunk * model.chunk; // where chunks end anyway
+    return interval < e->context ? (int)interval : e->context;
+}
+
+static bool reclaim(void *user)
+{
+    return store_evict(user, true);
+}
+
+bool cache_open(struct engine *e, struct error *error)
+{
+    if (e->sizes.cache_pages == 0)
+        return true;
+    struct cache *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(error, "no memory for the prompt cache");
+    e->cache = c;
+    c->interval = interval_of(e);
+    c->gap = c->interval / GAPS > 1 ? c->interval / GAPS : 1;
+    if (!store_open(&c->store, &e->pages, e->options.page, e->plan.run_pages, model.run_bytes, e->sizes.cache_pages,
+                    error))
+        return false;
+    e->pages.reclaim = reclaim;
+    e->pages.reclaim_user = &c->store;
+    return true;
+}
+
+void cache_close(struct engine *e)
+{
+    if (!e->cache)
+        return;
+    e->pages.reclaim = NULL;
+    store_close(&e->cache->store);
+    free(e->cache);
+    e->cache = NULL;
+}
+
+void cache_count(const struct engine *e, struct cache_counters *counters)
+{
+    *counters = (struct cache_counters){0};
+    if (!e->cache)
+        return;
+    *counters = cache_store(e)->counters;
+    counters->bytes = e->pages.kept * e->pages.page_bytes;
+}
+
+// ---- where a prompt begins ---------------------------------------------------------------------------------------------------
+
+struct cache_state *cache_find(struct stream *s)
+{
+    struct cache *c = s->engine->cache;
+    if (!c || !s->prompt)
+        return NULL;
+    store_compare(&c->store, s->prompt, s->prompt_count, c->common);
+    struct cache_state *state = store_find(&c->store, c->common, s->prompt_count - 1);
+    if (state)
+        state->pinned = true;
+    return state;
+}
+
+void cache_unpin(struct engine *e, struct cache_state *state)
+{
+    state->pinned = false;
+    if (!state->broken)
+        return;
+    cache_store(e)->counters.failed++;
+    store_forget(cache_store(e), state);
+}
+
+bool cache_copy_out(struct engine *e, struct cache_state *state, void *tail, void *run)
+{
+    state->broken = !engine_wait(e, NULL) || !store_copy_out(cache_store(e), state, tail, run);
+    return !state->broken;
+}
+
+// A prompt that leaves the ids that a state was kept for, and not just before their end: other prompts may do so too.
+static bool branches(const struct cache *c, const struct cache_state *state)
+{
+    return state->ids->count - c->common[state->ids->slot] > c->gap;
+}
+
+// ---- where it stops ----------------------------------------------------------------------------------------------------------
+
+struct plan {
+    struct cache_stop *stops;
+    int count, room;
+    int from, end; // places lie between
+};
+
+static void add(struct plan *p, int at, enum keep_kind kind)
+{
+    if (at > p->from && at < p->end && p->count < p->room)
+        p->stops[p->count++] = (struct cache_stop){at, kind};
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct cache_stop *x = a, *y = b;
+    return x->at != y->at ? (x->at > y->at) - (x->at < y->at) : (x->kind < y->kind) - (x->kind > y->kind);
+}
+
+// The longest beginnings that the prompt shares with others: where they part, more will.
+static void add_cuts(struct plan *p, const struct cache *c)
+{
+    int32_t above = INT32_MAX;
+    for (int n = 0; n < CUTS; n++) {
+        int32_t best = 0;
+        for (int i = 0; i < CACHE_PROMPTS; i++)
+            if (c->common[i] < above && c->common[i] > best)
+                best = c->common[i];
+        if (best <= p->from)
+            return;
+        add(p, best, KEEP_MARK);
+        above = best - c->gap;
+    }
+}
+
+// Drops places that are too near to the one before; multiples of the interval and the last places stay.
+static void thin(struct plan *p, int gap)
+{
+    int kept = 0, last = p->from;
+    for (int i = 0; i < p->count; i++) {
+        const struct cache_stop stop = p->stops[i];
+        if (kept > 0 && stop.at == p->stops[kept - 1].at)
+            continue;
+        if (stop.kind == KEEP_MARK && stop.at - last < gap)
+            continue;
+        last = stop.at;
+        p->stops[kept++] = stop;
+    }
+    p->count = kept;
+}
+
+static void plan_stops(struct stream *s, int from)
+{
+    const struct cache *c = s->engine->cache;
+    const int end = s->prompt_count - 1, marks = s->mark_count;
+    struct plan p = {.from = from, .end = end, .room = marks + end / c->interval + CUTS + 2};
+    if (end <= from || end < LEAST_PROMPT)
+        return;
+    p.stops = malloc((size_t)p.room * sizeof *p.stops);
+    if (!p.stops)
+        return;
+    for (int i = 0; i < marks; i++)
+        add(&p, s->marks[i], i + 1 == marks ? KEEP_HISTORY : i + 2 == marks ? KEEP_REWIND : KEEP_MARK);
+    for (int at = c->interval; at < end; at += c->interval)
+        add(&p, at, KEEP_INTERVAL);
+    add_cuts(&p, c);
+    qsort(p.stops, (size_t)p.count, sizeof *p.stops, by_place);
+    thin(&p, c->gap);
+    p.stops[p.count++] = (struct cache_stop){end, KEEP_END};
+    s->pass.stops = p.stops;
+    s->pass.count = p.count;
+}
+
+void cache_begin(struct stream *s, struct cache_state *state)
+{
+    struct cache *c = s->engine->cache;
+    if (!c || !s->prompt)
+        return;
+    s->pass = (struct cache_pass){.open = true};
+    if (state) {
+        cache_unpin(s->engine, state);
+        state->branched = state->branched || branches(c, state);
+        state->users++;
+        s->pass.source = state->serial;
+        s->pass.resumed = state->length;
+        store_touch(&c->store, state);
+    }
+    if (!warm_is(s)) {
+        c->store.counters.hits += state != NULL;
+        c->store.counters.misses += state == NULL;
+        c->store.counters.cached_tokens += s->pass.resumed;
+    }
+    s->counters.cached_tokens = s->pass.resumed;
+    plan_stops(s, s->pass.resumed);
+}
+
+int cache_next_stop(const struct stream *s, int at, int end)
+{
+    for (int i = s->pass.next; i < s->pass.count; i++)
+        if (s->pass.stops[i].at > at)
+            return s->pass.stops[i].at < end ? s->pass.stops[i].at : end;
+    return end;
+}
+
+// ---- keeping -----------------------------------------------------------------------------------------------------------------
+
+// Whether others' states may go for this one: not for a short prompt, which is soon read again, nor for a second state of one
+// prompt, nor for anything in the background.
+static bool worth_others(const struct stream *s, enum keep_kind kind)
+{
+    return (kind == KEEP_HISTORY || (kind == KEEP_END && !s->pass.history)) && !s->background &&
+           s->prompt_count >= s->engine->cache->gap;
+}
+
+static void keep(struct stream *s, enum keep_kind kind)
+{
+    struct cache_pass *pass = &s->pass;
+    const struct lane *lane = s->slot->lane;
+    const struct cache_source source = {s->slot->table.host, lane->run, lane->length, s->follows};
+    if (!pass->ids)
+        pass->ids = cache_ids_new(s->prompt, s->prompt_count);
+    if (!pass->ids) {
+        cache_store(s->engine)->counters.failed++;
+        return;
+    }
+    if (!store_keep(cache_store(s->engine), pass->ids, &source, kind, worth_others(s, kind)))
+        return;
+    pass->kept = lane->length;
+    pass->history = pass->history || kind == KEEP_HISTORY;
+}
+
+void cache_reached(struct stream *s)
+{
+    struct cache_pass *pass = &s->pass;
+    const int at = s->slot->lane->length;
+    while (pass->next < pass->count && pass->stops[pass->next].at < at)
+        pass->next++;
+    if (pass->next < pass->count && pass->stops[pass->next].at == at)
+        keep(s, pass->stops[pass->next++].kind);
+}
+
+void cache_keep_here(struct stream *s)
+{
+    if (s->slot->lane->length > s->pass.resumed && s->slot->lane->length > s->pass.kept)
+        keep(s, KEEP_MARK);
+}
+
+void cache_drop(struct stream *s)
+{
+    struct cache *c = s->engine->cache;
+    struct cache_state *source = c && s->pass.source ? store_serial(&c->store, s->pass.source) : NULL;
+    if (source)
+        source->users--;
+    if (c)
+        cache_ids_drop(&c->store, s->pass.ids);
+    free(s->pass.stops);
+    s->pass = (struct cache_pass){0};
+}
+
+static void say(const struct stream *s)
+{
+    const struct engine *e = s->engine;
+    struct cache_counters c;
+    cache_count(e, &c);
+    fprintf(stderr,
+            "prompt cache: %d tokens, resumed at %d, kept %d; %lld states, %.1f MiB and %.1f MiB spare of %.1f MiB "
+            "(hits %lld, misses %lld, evicted %lld, refused %lld, failed %lld)\n",
+            s->prompt_count, s->pass.resumed, s->pass.kept, (long long)c.states, (double)c.bytes / (1 << 20),
+            (double)(c.budget - c.bytes) / (1 << 20), (double)c.budget / (1 << 20), (long long)c.hits,
+            (long long)c.misses, (long long)c.evicted, (long long)c.refused, (long long)c.failed);
+}
+
+void cache_end(struct stream *s)
+{
+    if (s->pass.open && !s->engine->options.quiet)
+        say(s);
+    cache_drop(s);
+}
