@@ -52,6 +52,14 @@ $(T)/reply_turns_test: tests/reply_turns_test.c $(TURN_TEMPLATES) $(T)/engine.a
 	@echo "  cc $<"
 	@$(CC) $(BASE) -o $@ $^ $(LIBS)
 
+# Dialects of chat: the embedded model's tokenizer with a template that has tools.
+$(T)/turns/chat_template.c: tests/fixtures/templates/flash_next.jinja $(wildcard gen/template*.lua)
+	@mkdir -p $(@D)
+	@$(LUA) gen/template.lua $< $@ chat_template
+$(T)/dialects_test: tests/dialects_test.c $(T)/turns/chat_template.c $(T)/engine.a all
+	@echo "  cc $<"
+	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $(filter %.c,$^) $(filter-out %/template.c.o,$(wildcard $(MODEL_TEST)/gen/*.o)) $(T)/engine.a $(LIBS)
+
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
 SIM := $(wildcard tests/sim/*.c runtime/cache/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft history \
     memory_plan)) graphs/store.c kernels/cpu/control.c

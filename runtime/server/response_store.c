@@ -16,16 +16,19 @@ struct kept {
 
 struct response_store {
     pthread_mutex_t lock;
-    struct kept ring[STORE_COUNT];
-    int first, count;
-    size_t bytes;
+    int first, count, most;
+    size_t bytes, bytes_most;
+    struct kept ring[]; // [most]
 };
 
-struct response_store *response_store_open(void)
+struct response_store *response_store_open(int count, size_t bytes)
 {
-    struct response_store *store = calloc(1, sizeof *store);
-    if (store)
-        pthread_mutex_init(&store->lock, NULL);
+    struct response_store *store = calloc(1, sizeof *store + (size_t)count * sizeof store->ring[0]);
+    if (!store)
+        return NULL;
+    store->most = count;
+    store->bytes_most = bytes;
+    pthread_mutex_init(&store->lock, NULL);
     return store;
 }
 
@@ -39,13 +42,13 @@ static void empty(struct response_store *store, struct kept *kept)
 
 static struct kept *at(struct response_store *store, int index)
 {
-    return &store->ring[(store->first + index) % STORE_COUNT];
+    return &store->ring[(store->first + index) % store->most];
 }
 
 static void drop_oldest(struct response_store *store)
 {
     empty(store, at(store, 0));
-    store->first = (store->first + 1) % STORE_COUNT;
+    store->first = (store->first + 1) % store->most;
     store->count--;
 }
 
@@ -63,7 +66,7 @@ void response_store_put(struct response_store *store, const char *id, const char
                         const char *history)
 {
     struct kept kept = {.bytes = strlen(reply) + strlen(history) + 2};
-    if (kept.bytes > STORE_BYTES || strlen(id) >= sizeof kept.id || strlen(key) >= sizeof kept.key)
+    if (kept.bytes > store->bytes_most || strlen(id) >= sizeof kept.id || strlen(key) >= sizeof kept.key)
         return;
     strcpy(kept.id, id);
     strcpy(kept.key, key);
@@ -75,7 +78,7 @@ void response_store_put(struct response_store *store, const char *id, const char
         return;
     }
     pthread_mutex_lock(&store->lock);
-    while (store->count == STORE_COUNT || (store->count && store->bytes + kept.bytes > STORE_BYTES))
+    while (store->count == store->most || (store->count && store->bytes + kept.bytes > store->bytes_most))
         drop_oldest(store);
     *at(store, store->count++) = kept;
     store->bytes += kept.bytes;

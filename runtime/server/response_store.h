@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replies of /v1/responses that were asked to be kept, in memory: the newest STORE_COUNT of at most STORE_BYTES. A reply is seen only
-// with the key that it was made with. Safe from several threads.
+// Replies of /v1/responses that were asked to be kept, in memory: the newest of them. A reply is seen only with the key that it
+// was made with. Safe from several threads.
 
 #ifndef SERVER_RESPONSE_STORE_H
 #define SERVER_RESPONSE_STORE_H
@@ -13,10 +13,11 @@ enum { STORE_COUNT = 1024, STORE_BYTES = 256 << 20 };
 
 struct response_store;
 
-struct response_store *response_store_open(void); // NULL: no memory
+// Keeps at most `count` replies of together at most `bytes`. NULL: no memory.
+struct response_store *response_store_open(int count, size_t bytes);
 void response_store_close(struct response_store *store);
 
-// Keeps a reply: its JSON text, and that of the conversation that led to it and ends with it. One that is larger than STORE_BYTES is
+// Keeps a reply: its JSON text, and that of the conversation that led to it and ends with it. One that is larger than the store is
 // not kept. The texts are copied.
 void response_store_put(struct response_store *store, const char *id, const char *key, const char *reply,
                         const char *history);

@@ -23,7 +23,7 @@ static bool open_parts(struct server *s, struct error *error)
     if (!tokenizer_open(&tokenizer, &tokenizer_tables, error))
         return false;
     tokenizer_close(tokenizer); // it can be opened; each worker has its own
-    s->responses = response_store_open();
+    s->responses = response_store_open(STORE_COUNT, STORE_BYTES);
     if (!s->responses)
         return error_set(error, "no memory for the server");
     return (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
