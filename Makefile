@@ -12,6 +12,7 @@ NAME       ?= $(MODEL)
 TARGET     ?= cpu
 TOKENIZER  ?=
 RECIPE     ?=
+DRAFT_VOCAB ?=
 LANES      ?= 4
 WINDOW     ?= 6
 CHUNK      ?= 256
@@ -79,7 +80,7 @@ all: $(DIR)/$(NAME) $(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack $(if $(filter cpu,$
 
 help:
 	@sed -n '3,8s/^# *//p' Makefile
-	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK CHIPS SANITIZE=1 PROMPT=text"
+	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK DRAFT_VOCAB CHIPS SANITIZE=1 PROMPT=text"
 	@echo "targets:   run test test-gpu bench lint golden-update clean"
 
 deps:
@@ -94,6 +95,7 @@ $(GEN)/stamp: FORCE | deps
 	@mkdir -p $(GEN)
 	@$(LUA) gen/main.lua $(if $(MODEL),--model $(MODEL)) --checkpoint $(SRC) --out $(GEN) --name $(NAME) --lanes $(LANES) --window $(WINDOW) \
 	    --chunk $(CHUNK) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(RECIPE),--recipe $(RECIPE)) \
+	    $(if $(DRAFT_VOCAB),--draft-vocab $(DRAFT_VOCAB)) \
 	    $(if $(PERMUTE),--permute $(PERMUTE)) $(if $(filter 0,$(FUSE)),--no-fuse) $(if $(CHECKPOINT),,--embed)
 	@touch $@
 generate: $(GEN)/stamp

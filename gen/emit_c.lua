@@ -51,6 +51,7 @@ local function operand(kind, v, program, constants)
     if kind == "cache" then return string.format("kv_layouts[b->kv_encoding][%d]", v.number) end
     if kind == "frequencies" then return v and constants:frequencies(v[1], v[2]) or "NULL" end
     if kind == "int64s" then return constants:int64s(v) end
+    if kind == "int32s" then return constants:int32s(v) end
     if kind == "parts" then
         local out = {}
         for _, p in ipairs(v) do
@@ -96,6 +97,13 @@ function Constants:int64s(list)
     local items = {}
     for i, v in ipairs(list) do items[i] = string.pack("<i8", v) end
     return self:place("i" .. table.concat(list, " "), "int64_t", table.concat(items))
+end
+
+function Constants:int32s(list)
+    local items = {}
+    for i, v in ipairs(list) do items[i] = string.pack("<i4", v) end
+    local data = table.concat(items)
+    return self:place("n" .. data, "int32_t", data)
 end
 
 -- ---- files -------------------------------------------------------------------------------------------------------------------

@@ -236,12 +236,13 @@ function Builder:save_streams(x, state)
     }, { shape = tostring(x.width) })
 end
 
--- Draws a token a row; store: offset from the row's position at which tokens[] gets it, or -1.
-function Builder:draw(logits, ahead, store, keep)
+-- Draws a token a row; store: offset from the row's position at which tokens[] gets it, or -1. ids: token of each column, or nil.
+function Builder:draw(logits, ahead, store, keep, ids)
     local drawn = self:value(1, { type = "i32", keep = keep })
     self:op("draw", {
         { "pass", "pass", self.pass }, { "lanes", "lanes" }, { "vocabulary", "int", logits.width }, { "ldl", "int", logits.ld },
         { "ahead", "int", ahead }, { "store", "int", store }, { "logits", "in", logits }, { "drawn", "out", drawn },
+        ids and { "ids", "int32s", ids },
     }, { shape = tostring(logits.width) })
     return drawn
 end

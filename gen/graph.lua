@@ -40,6 +40,7 @@ function Store:matrix(name, n, k, rows)
     return self:once(key, function()
         return self.census:matrix {
             name = name, n = n, k = k, row_order = rows and rows.order, total = rows and rows.total,
+            shared = rows and rows.shared,
         }
     end)
 end
@@ -139,8 +140,9 @@ end
 
 local function head_pass(m, c, head, x, store)
     local y = head.layer(m, c, x)
-    local logits = m:linear(head.output(m, c, y), "lm_head", c.vocab_size)
-    m:draw(logits, 2, store)
+    local ids = m.draft_ids
+    local rows = ids and { key = " of the draft vocabulary", order = ids, total = c.vocab_size, shared = true }
+    m:draw(m:linear(head.output(m, c, y), "lm_head", ids and #ids or c.vocab_size, { rows = rows }), 2, store, nil, ids)
     return y
 end
 
@@ -221,7 +223,7 @@ local function wants_head(family, c, census)
     return layers > 0 and found
 end
 
--- options: lanes, window, chunk, skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.
+-- options: lanes, window, chunk, draft_ids (gen/draft_vocab.lua), skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.
 function graph.build(family, c, census, sizes, options)
     local head = wants_head(family, c, census)
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
@@ -234,7 +236,7 @@ function graph.build(family, c, census, sizes, options)
     local function program(name, class, capacity, direct, drafts, make)
         local m = Builder.new {
             store = model.store, state = model.states, caches = model.caches, class = class, capacity = capacity,
-            direct = direct, max_window = max_window, eps = c.rms_norm_eps, sizes = sizes,
+            direct = direct, max_window = max_window, draft_ids = options.draft_ids, eps = c.rms_norm_eps, sizes = sizes,
         }
         make(m)
         local ops = fuse.run(m.ops, options.skip)

@@ -17,6 +17,7 @@ usage: lua5.4 gen/main.lua --checkpoint DIR --out DIR [options]
   --lanes N           most streams at once (default 4)
   --window N          rows of the largest window: 1 pending token and N - 1 drafts (default 6)
   --chunk N           prompt rows a pass (default 256)
+  --draft-vocab N|FILE  tokens that the draft head chooses among: the N lowest ids, or a list (speed only)
   --permute SEED      shuffles the arena's order: results must not change (tests)
   --no-fuse           leaves fusion out (tests)
   --embed             puts the pack into the binary
@@ -27,7 +28,7 @@ local FAMILIES <const> = { "flashnext", "qwen3_5", "qwen3_5_moe", "qwen3_next", 
 local function options()
     local o = { lanes = 4, window = 6, chunk = 256 }
     local flags = { embed = true, ["no-fuse"] = true, help = true }
-    local known = { model = 1, name = 1, checkpoint = 1, out = 1, tokenizer = 1, recipe = 1, lanes = 2, window = 2, chunk = 2, permute = 2 }
+    local known = { model = 1, name = 1, checkpoint = 1, out = 1, tokenizer = 1, recipe = 1, ["draft-vocab"] = 1, lanes = 2, window = 2, chunk = 2, permute = 2 }
     local i = 1
     while i <= #arg do
         local key = arg[i]:match("^%-%-([%w%-]+)$")
@@ -107,6 +108,7 @@ local function command_line(o)
     local parts = { "make", "MODEL=" .. o.model }
     if not o.embed then parts[#parts + 1] = "CHECKPOINT=" .. (o.checkpoint:match("([^/]+)/?$") or o.checkpoint) end
     if o.recipe then parts[#parts + 1] = "RECIPE=" .. o.recipe end
+    if o["draft-vocab"] then parts[#parts + 1] = "DRAFT_VOCAB=" .. (o["draft-vocab"]:match("([^/]+)/?$") or "") end
     return table.concat(parts, " ")
 end
 
@@ -128,9 +130,10 @@ local function run()
     local synthetic = o.recipe ~= nil or not has_weights(o.checkpoint)
     local census = synthetic and checkpoint.synthetic(c.root, o.recipe or "bf16") or checkpoint.open(o.checkpoint, c.root)
 
+    local draft_ids = o["draft-vocab"] and require("draft_vocab").read(o["draft-vocab"], c.vocab_size, c.end_tokens or {})
     local ops = require "ops"
     local model = require("graph").build(family, c, census, ops.scratch, {
-        lanes = o.lanes, window = o.window, chunk = o.chunk, tail = 16, max_window = 16, permute = o.permute,
+        lanes = o.lanes, window = o.window, chunk = o.chunk, tail = 16, max_window = 16, permute = o.permute, draft_ids = draft_ids,
         skip = o["no-fuse"] and { shared_input = true } or nil,
     })
     model.name, model.checkpoint = o.name, o.embed and "embedded" or (o.checkpoint:match("([^/]+)/?$") or o.checkpoint)

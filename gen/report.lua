@@ -34,6 +34,7 @@ function report.facts(model)
     if c.full then list[#list + 1] = { "attention layers", tostring(full) } end
     list[#list + 1] = { "draft head", model.has_head and "yes" or "no" }
     local o = model.options
+    if o.draft_ids then list[#list + 1] = { "draft vocabulary", string.format("%d of %d tokens", #o.draft_ids, c.vocab_size) } end
     list[#list + 1] = { "lanes, window, chunk", string.format("%d, %d, %d", o.lanes, o.window, o.chunk) }
     local norms = model.census.norms
     if norms then list[#list + 1] = { "norms", tostring(type(norms) == "table" and (norms.text or norms[1]) or norms) } end

@@ -36,6 +36,41 @@ static bool tokenize_text(const struct settings *s, struct tokenizer *t, const c
     return print_ids(s, t, text, bytes, "", " ", "", error);
 }
 
+struct counted {
+    int32_t id;
+    int64_t count;
+};
+
+static int commonest(const void *a, const void *b)
+{
+    const struct counted *x = a, *y = b;
+    return x->count != y->count ? (x->count < y->count) - (x->count > y->count) : (x->id > y->id) - (x->id < y->id);
+}
+
+static bool draft_vocabulary(const struct settings *s, struct tokenizer *t, const char *text, size_t bytes, long line,
+                             struct error *error)
+{
+    const int32_t vocabulary = tokenizer_vocabulary(t);
+    const int32_t wanted = s->draft_vocab < vocabulary ? (int32_t)s->draft_vocab : vocabulary;
+    struct counted *list = malloc((size_t)vocabulary * sizeof *list);
+    int32_t *ids = NULL;
+    size_t count = 0;
+    (void)line;
+    bool ok = list ? tokenizer_encode(t, text, bytes, !s->plain, &ids, &count, error)
+                   : error_set(error, "no memory for %d ids", vocabulary);
+    for (int32_t i = 0; ok && i < vocabulary; i++)
+        list[i] = (struct counted){.id = i};
+    for (size_t i = 0; ok && i < count; i++)
+        list[ids[i]].count++;
+    if (ok)
+        qsort(list, (size_t)vocabulary, sizeof *list, commonest);
+    for (int32_t i = 0; ok && i < wanted; i++)
+        printf("%d\n", list[i].id);
+    free(list);
+    free(ids);
+    return ok;
+}
+
 static json_t *parse_line(const char *text, size_t bytes, long line, const char *expected, struct error *error)
 {
     json_error_t where;
@@ -150,7 +185,9 @@ static int convert_input(const struct settings *s, convert *whole, convert *one,
 
 static int tokenize_run(const struct settings *settings, struct error *error)
 {
-    return convert_input(settings, tokenize_text, tokenize_json, error);
+    if (settings->draft_vocab && settings->jsonl)
+        return error_set(error, "tokenize: give --draft-vocab or --jsonl") ? 0 : EXIT_BAD;
+    return convert_input(settings, settings->draft_vocab ? draft_vocabulary : tokenize_text, tokenize_json, error);
 }
 
 static int detokenize_run(const struct settings *settings, struct error *error)
@@ -160,10 +197,11 @@ static int detokenize_run(const struct settings *settings, struct error *error)
 
 const struct command command_tokenize = {
     .name = "tokenize",
-    .synopsis = "[--jsonl] [--plain] < TEXT",
+    .synopsis = "[--jsonl] [--plain] [--draft-vocab N] < TEXT",
     .summary = "text on standard input to token ids",
-    .notes = "With --jsonl: one JSON string a line in, one JSON array a line out; blank lines are passed over.",
-    .flags = FLAG_BIT(FLAG_HELP) | FLAG_BIT(FLAG_JSONL) | FLAG_BIT(FLAG_PLAIN),
+    .notes = "With --jsonl: one JSON string a line in, one JSON array a line out; blank lines are passed over.\n"
+             "With --draft-vocab: a list for make DRAFT_VOCAB=FILE.",
+    .flags = FLAG_BIT(FLAG_HELP) | FLAG_BIT(FLAG_JSONL) | FLAG_BIT(FLAG_PLAIN) | FLAG_BIT(FLAG_DRAFT_VOCAB),
     .run = tokenize_run,
 };
 

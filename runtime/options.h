@@ -52,6 +52,7 @@ enum flag {
     FLAG_JSONL,
     FLAG_PLAIN,
     FLAG_SKIP_SPECIAL,
+    FLAG_DRAFT_VOCAB,
     // info, plan, check, bench
     FLAG_JSON,
     FLAG_RECORD,
@@ -102,7 +103,7 @@ struct settings {
     int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;
     uint64_t seed;
     int64_t port, parallel, reply_tokens, budget; // parallel: 0: as many as fit
-    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, drafts, beside;
+    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, drafts, beside, draft_vocab;
     double accept;
     double temperature, top_p, min_p, decode_share, cache_gib, cache_disk_gib;
 };

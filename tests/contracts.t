@@ -40,15 +40,15 @@ local function run(binary, name)
     tap.ok(good and seen > 0 and seen == plan, name .. ": all of its checks were made", text)
 end
 
--- The toy of a folder, built under `name`; recipe: with generated weights in that encoding.
-local function toy(family, folder, recipe)
+-- The toy of a folder; recipe: with generated weights in that encoding; draft_vocab: tokens that its head chooses among.
+local function toy(family, folder, recipe, draft_vocab)
     local checkpoint = OUT .. "draft-" .. folder
     os.execute("mkdir -p " .. checkpoint)
     draft_toy.make(FIXTURES .. folder, checkpoint, family == "qwen3_next") -- whose configs do not mention the head
-    local name = "draft-" .. folder .. (recipe and "-" .. recipe or "") .. (whole and "-8" or "")
+    local name = "draft-" .. folder .. (recipe and "-" .. recipe or "") .. (draft_vocab and "-of-" .. draft_vocab or "") .. (whole and "-8" or "")
     local good, log = capture(string.format("make -s TARGET=%s B=%s MODEL=%s CHECKPOINT=%s NAME=%s WINDOW=4 LANES=%d "
         .. "TOKENIZER=models/embedded/tokenizer.json %s contracts", target, root, family, checkpoint, name, whole and 8 or 4,
-        recipe and "RECIPE=" .. recipe or ""))
+        (recipe and "RECIPE=" .. recipe or "") .. (draft_vocab and " DRAFT_VOCAB=" .. draft_vocab or "")))
     tap.ok(good, name .. " builds", log)
     if good and mode ~= "build" then run(root .. "/" .. name .. "/contracts", name) end
 end
@@ -58,4 +58,6 @@ for _, t in ipairs(TOYS) do
     for _, recipe in ipairs(whole and t[1] ~= "qwen3_next" and RECIPES or {}) do toy(t[1], t[2], recipe) end
 end
 for _, t in ipairs(whole and MORE or {}) do toy(t[1], t[2]) end
+-- A head that chooses among few tokens: other drafts, the same replies.
+toy("flashnext", "fn-tiny-mlx-4bit-g32", nil, 100)
 tap.done()

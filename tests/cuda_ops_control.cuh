@@ -184,7 +184,7 @@ static void draw_check(int32_t vocabulary, int32_t rows, int kind)
         int32_t *drawn = take<int32_t>(rows + 2);
         for (int32_t r = 0; r < rows; r++)
             draw_logits(logits + (int64_t)r * (vocabulary + 4), vocabulary, kind);
-        struct draw_args a = {pass, lanes, vocabulary, vocabulary + 4, 2, 3, logits, drawn};
+        struct draw_args a = {pass, lanes, vocabulary, vocabulary + 4, 2, 3, logits, drawn, NULL};
         push_all();
         gpu(cuda_draw, &a, rows + 2);
         cpu(&kernel_draw_portable, &a);
@@ -281,8 +281,12 @@ static void draw_penalised(int32_t vocabulary, int32_t rows, int kind)
         int32_t *drawn = take<int32_t>(2 * rows);
         for (int32_t r = 0; r < 2 * rows; r++)
             draw_logits(logits + r * ld, vocabulary, kind);
-        const bool head = trial == 7; // draws that are stored have no log-probabilities
-        struct draw_args a = {pass, lanes, vocabulary, (int32_t)ld, head ? 2 : 1, head ? 20 : -1, logits, drawn};
+        const bool head = trial == 7; // draws that are stored have no log-probabilities; these are of every third token
+        int32_t *ids = take<int32_t>(vocabulary);
+        for (int32_t i = 0; i < vocabulary; i++)
+            ids[i] = 3 * i + 1;
+        struct draw_args a = {pass,           lanes,  vocabulary, (int32_t)ld,      head ? 2 : 1,
+                              head ? 20 : -1, logits, drawn,      head ? ids : NULL};
         float *before = (float *)malloc((size_t)(2 * rows * ld) * sizeof *before);
         memcpy(before, logits, (size_t)(2 * rows * ld) * sizeof *before);
         push_all();

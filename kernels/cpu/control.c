@@ -153,12 +153,13 @@ static void draw_run(const void *p, int64_t begin, int64_t end, void *scratch)
         const int32_t position = a->pass->position[r], l = a->pass->lane[r];
         const int32_t row = (int32_t)r - a->pass->lane_first[l], after = a->pass->lane_rows[l] - 1 - row;
         struct lane *lane = a->lanes.lane[l];
-        const bool penalised = lane->penalties && after < MAX_WINDOW;
+        const bool penalised = lane->penalties && after < MAX_WINDOW && !a->ids;
         const struct sampler s = {.temperature = lane->temperature,
                                   .top_p = lane->top_p,
                                   .min_p = lane->min_p,
                                   .top_k = lane->top_k,
                                   .seed = lane->seed,
+                                  .names = a->ids,
                                   .mask = row_mask(a, lane, row)};
         float *logits = (float *)(uintptr_t)(a->logits + r * a->ldl),
               *kept = (float *)(void *)((char *)scratch + SAMPLER_SCRATCH);
@@ -171,6 +172,7 @@ static void draw_run(const void *p, int64_t begin, int64_t end, void *scratch)
             penalties_undo(lane->penalties, w, logits, kept);
         if (lane->logprobs && a->store < 0 && row < MAX_WINDOW)
             logprobs_of(logits, a->vocabulary, token, lane->alternatives, &lane->logprobs[row]);
+        token = a->ids ? a->ids[token] : token;
         a->drawn[r] = token;
         if (a->store >= 0)
             lane->tokens[position + a->store] = token;

@@ -397,6 +397,8 @@ struct save_streams_args {
 // them the draw is the lowest id allowed. Only rows with ahead == 1 (trunk and tail) have masks: a lane whose mask is set is
 // headless, so the head never draws for it.
 // lane->logprobs[i] gets the log-probabilities of the lane's row i where store < 0 (the trunk's rows), i < MAX_WINDOW.
+// ids: the logits are of these tokens alone, ascending (the head's reduced vocabulary); the draw is keyed by the token, as it is among
+// all, and no penalty applies.
 // The position of the draw is the row's position + ahead: 1 in the trunk, 2 in the head. With store >= 0 the token goes to
 // lane->tokens[position + store] as well (the head: 2).
 struct draw_args {
@@ -404,7 +406,8 @@ struct draw_args {
     struct lane_set lanes;
     int32_t vocabulary, ldl, ahead, store;
     const float *logits;
-    int32_t *drawn; // [rows]
+    int32_t *drawn;     // [rows]
+    const int32_t *ids; // [vocabulary] token of each column; NULL: its number
 };
 
 // Accepts the longest prefix of the window's drafts that equals the draws, none after a draw of lane->halt - 1 (so that token

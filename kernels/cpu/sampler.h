@@ -27,6 +27,7 @@ struct sampler {
     float min_p;       // <= 0: off
     int32_t top_k;     // <= 0: off
     uint64_t seed;
+    const int32_t *names; // token of each column, which keys its noise; NULL: its number
     const uint32_t *mask; // bit id: the token may be drawn; at least one may. NULL: all may
 };
 
@@ -210,7 +211,7 @@ static inline int32_t sampler_gumbel(const float *logits, struct sampler_ids ids
         double x = ((double)logits[id] - peak) / (double)s->temperature;
         if (s->min_p > 0 && id != top && sampler_exp(x) < (double)s->min_p)
             continue;
-        uint64_t k = sampler_noise(base, id);
+        uint64_t k = sampler_noise(base, s->names ? s->names[id] : id);
         if (!(x + sampler_noise_bound(k) >= best))
             continue;
         double score = x - sampler_gumbel_of(k);

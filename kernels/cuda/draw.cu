@@ -42,14 +42,14 @@ DEVICE int32_t draw_gumbel(struct draw_space *s, const struct draw_row *row, str
 {
     const uint64_t base = sampler_base(row->seed, position);
     const double temperature = (double)row->temperature, peak = (double)row->peak;
-    double best = 0.0 - sampler_gumbel_of(sampler_noise(base, top));
+    double best = 0.0 - sampler_gumbel_of(sampler_noise(base, row->names ? row->names[top] : top));
     int32_t token = top;
     const float shrink = 1.0f / row->temperature;
     draw_each(row, [&](int32_t id, float logit) {
         if (!draw_within(sampler_key(logit), id, cut) || id == top)
             return;
         // First in fp32, with room for its rounding: most tokens are far from winning.
-        const uint64_t k = sampler_noise(base, id);
+        const uint64_t k = sampler_noise(base, row->names ? row->names[id] : id);
         const float near = (logit - row->peak) * shrink;
         if (near + (float)sampler_noise_bound(k) + 0.01f - 1e-5f * near < (float)best)
             return;
@@ -162,11 +162,13 @@ __global__ void __launch_bounds__(DRAW_THREADS)
     row.mask = lane->mask && a.ahead == 1 ? lane->mask + (int64_t)place * words : NULL;
     if (history.list)
         draw_penalise(s, &row, &history);
-    const int32_t token = draw_token(s, &row, (int64_t)position + a.ahead);
+    row.names = a.ids;
+    const int32_t column = draw_token(s, &row, (int64_t)position + a.ahead);
     cluster_sync();
     if (history.list)
         draw_restore(s, &row, &history);
     if (row.part == 0 && threadIdx.x == 0) {
+        const int32_t token = a.ids ? a.ids[column] : column;
         a.drawn[r] = token;
         if (logprobs)
             logprobs->chosen = sampler_logprob(row.logits[token], whole.peak, whole.log);

@@ -47,6 +47,7 @@ struct draw_space {
 // What a block looks at, and how the row is drawn.
 struct draw_row {
     const float *logits;
+    const int32_t *names; // token of each column, or NULL: its number
     const uint32_t *mask; // of the ids that may be drawn, or NULL
     int32_t first, end, n, part, parts;
     float temperature, top_p, min_p;

@@ -23,7 +23,7 @@ DEVICE struct draw_history draw_history_of(const struct draw_args *a, const stru
 {
     struct draw_history h = {};
     const int32_t after = a->pass->lane_rows[a->pass->lane[blockIdx.y]] - 1 - place;
-    if (!lane->penalties || after >= MAX_WINDOW)
+    if (!lane->penalties || after >= MAX_WINDOW || a->ids)
         return h;
     h.list = lane->penalties;
     h.window.token = lane->tokens + lane->length + 1;
