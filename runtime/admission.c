@@ -179,6 +179,18 @@ bool admission_begin(struct stream *s)
     return true;
 }
 
+void admission_again(struct stream *s)
+{
+    struct engine *e = s->engine;
+    stream_detach(s);
+    s->phase = STREAM_WAITING;
+    s->next = e->first;
+    e->first = s;
+    e->last = s->next ? e->last : s;
+    e->counters.admitted--;
+    e->again = true;
+}
+
 static void admit(struct engine *e)
 {
     while (e->first) {
@@ -205,7 +217,7 @@ static struct stream *oldest(struct engine *e, enum stream_phase phase)
     struct stream *found = NULL;
     for (int i = 0; i < e->lanes; i++) {
         struct stream *s = e->slot[i].stream;
-        if (s && s->submitted && s->phase == phase && (!found || before(s, found)))
+        if (s && s->submitted && s->phase == phase && !cache_loading(s) && (!found || before(s, found)))
             found = s;
     }
     return found;
@@ -266,15 +278,20 @@ void admission_chunk_done(struct engine *e, struct stream *s, double seconds)
     e->owed = e->chunk_beside ? e->owed + seconds * share / (1 - share) : 0;
 }
 
-// Whether anything waits, fills or decodes, but for the warm pass.
-static bool working(const struct engine *e)
+// Whether any lane fills, decodes or waits for its state, but for the warm pass.
+static bool on_lanes(const struct engine *e)
 {
-    bool any = e->first != NULL;
+    bool any = false;
     for (int i = 0; i < e->lanes; i++) {
         const struct stream *s = e->slot[i].stream;
         any = any || (s && !warm_is(s) && (s->phase == STREAM_FILLING || s->phase == STREAM_DECODING));
     }
     return any;
+}
+
+static bool working(const struct engine *e)
+{
+    return e->first || on_lanes(e);
 }
 
 bool engine_turn(struct engine *e, bool *busy, struct error *error)
@@ -283,20 +300,24 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
     *busy = false;
     if (!engine_wait(e, error))
         return false;
+    e->again = false;
     take_cancels(e);
     if (working(e))
         warm_aside(e);
     admit(e);
+    cache_load(e, !oldest(e, STREAM_DECODING) && !oldest(e, STREAM_FILLING));
     fill(e);
     if (!engine_round(e, &cause) && e->dead) {
         if (error)
             *error = cause;
         return false;
     }
-    if (!working(e))
+    const bool work = working(e);
+    if (!work)
         warm_step(e);
-    // who waits now waits for a stream to be closed
-    *busy = oldest(e, STREAM_FILLING) || oldest(e, STREAM_DECODING) || (warm_waits(e) && !working(e));
+    const bool writes = cache_write(e, !work);
+    // who waits now waits for a stream to be closed, but for one that was sent back
+    *busy = e->again || on_lanes(e) || (!work && (warm_waits(e) || writes));
     return true;
 }
 

@@ -20,6 +20,13 @@ void device_zero(void *memory, int64_t bytes);
 void device_upload(void *device, const void *host, int64_t bytes);
 void device_download(void *host, const void *device, int64_t bytes); // waits for what was launched before
 
+// Host memory that the target copies to and from without a detour, for uploads and downloads in pieces. As device_alloc.
+void *device_host_alloc(int64_t bytes, const char *what, struct error *error);
+void device_host_free(void *memory, int64_t bytes);
+
+// Waits until what was ordered before is done, so that the source of an upload may change.
+void device_settle(void);
+
 // Bytes as the host sees them: the memory itself on the CPU, else copied into `buffer`.
 const void *device_view(const void *device, int64_t bytes, void *buffer);
 

@@ -54,6 +54,20 @@ void device_download(void *host, const void *device, int64_t bytes)
     memcpy(host, device, (size_t)bytes);
 }
 
+void *device_host_alloc(int64_t bytes, const char *what, struct error *error)
+{
+    return device_alloc(bytes, what, error);
+}
+
+void device_host_free(void *memory, int64_t bytes)
+{
+    device_free(memory, bytes);
+}
+
+void device_settle(void)
+{
+}
+
 const void *device_view(const void *device, int64_t bytes, void *buffer)
 {
     (void)bytes;

@@ -55,6 +55,28 @@ void device_download(void *host, const void *device, int64_t bytes)
     cudaStreamSynchronize(cudaStreamPerThread);
 }
 
+void *device_host_alloc(int64_t bytes, const char *what, struct error *error)
+{
+    void *memory = NULL;
+    if (cudaHostAlloc(&memory, (size_t)bytes, cudaHostAllocDefault) == cudaSuccess)
+        return memory;
+    cudaGetLastError();
+    error_set(error, "no pinned memory for %s (%.1f MiB)", what, (double)bytes / (1 << 20));
+    return NULL;
+}
+
+void device_host_free(void *memory, int64_t bytes)
+{
+    (void)bytes;
+    if (memory)
+        cudaFreeHost(memory);
+}
+
+void device_settle(void)
+{
+    cudaStreamSynchronize(cudaStreamPerThread);
+}
+
 const void *device_view(const void *device, int64_t bytes, void *buffer)
 {
     device_download(buffer, device, bytes);

@@ -75,6 +75,7 @@ struct engine {
     const struct program *flight; // launched and not waited for, or NULL
     struct stream *flight_stream; // whose chunk that is, or NULL
     struct stream *first, *last;  // that wait for admission, in order
+    bool again;                   // one of them has to be looked at in the next turn, whatever else there is
     struct depth depth;
     int64_t openings;   // streams whose drafts are left to the engine
     double chunk_start; // of the chunk in flight
@@ -178,6 +179,9 @@ void stream_detach(struct stream *stream);
 // many ran. wait: else the chunk may still run when this returns.
 bool stream_chunk(struct stream *stream, int end, int most, bool wait, int *rows, struct error *error);
 
+// The stream's lane goes on at position `length` of its prompt; its run and its pages below are in place.
+void stream_resume(struct stream *stream, int length, bool follows);
+
 // Puts the first reply token in place: it is drawn from the prompt's last row before any other program runs.
 bool stream_first(struct stream *stream, struct error *error);
 
@@ -208,6 +212,9 @@ bool admission_make(struct engine *engine, struct stream **out, const struct req
 
 // Gives a stream of a request a free lane and begins its prompt; false when there is no lane, or no room.
 bool admission_begin(struct stream *stream);
+
+// A stream that has a lane gives it back and waits again, first in line.
+void admission_again(struct stream *stream);
 
 // A finished reply: at an end token, its limit, or the end of its positions.
 void admission_finish(struct stream *stream);

@@ -320,7 +320,7 @@ bool pack_open(struct pack *pack, const char *path, const struct pack_shape *sha
                pack_progress *progress, void *user, struct error *error)
 {
     *pack = EMPTY;
-    struct pack_header header;
+    struct pack_header header = {0};
     uint64_t *checksums = NULL;
     pack->file = open(path, O_RDONLY | O_CLOEXEC);
     if (pack->file < 0)
@@ -328,6 +328,7 @@ bool pack_open(struct pack *pack, const char *path, const struct pack_shape *sha
     bool ok = read_header(pack->file, path, shape, &header, &checksums, error) &&
               fill_sections(pack, path, &header, checksums, mode, progress, user, error);
     free(checksums);
+    pack->hash = header.hash;
     if (!ok)
         pack_close(pack);
     return ok;
@@ -366,6 +367,7 @@ bool pack_open_memory(struct pack *pack, const void *blob, uint64_t bytes, const
                                 .checksums = checksums + pack_blocks(header.weight_bytes)};
     if (!check_section(&job, error) || !check_section(&table, error))
         return false;
+    pack->hash = header.hash;
     pack->weights = job.memory;
     pack->table = table.memory;
     return true;

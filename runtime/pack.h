@@ -72,6 +72,7 @@ struct pack {
     int32_t file;           // descriptor of the file, or -1
     void *memory;           // what pack_close gives back
     uint64_t memory_bytes;
+    uint64_t hash; // of its header, and so of all of it; 0: generated weights
 };
 
 // Called from the opening thread now and then with bytes done and in all. May be NULL.

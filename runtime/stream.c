@@ -40,8 +40,7 @@ static void reset_lane(struct stream *s)
     s->kept_length = 0;
 }
 
-// The lane goes on at a state whose run is in place.
-static void resume_lane(struct stream *s, int length, bool follows)
+void stream_resume(struct stream *s, int length, bool follows)
 {
     struct lane *lane = s->slot->lane;
     lane->length = length;
@@ -148,7 +147,7 @@ static bool restore(struct stream *s, struct cache_state *state)
     uint8_t *tail = pages_at(&e->pages, ((const uint32_t *)slot->table.host)[state->shared]);
     if (!cache_copy_out(e, state, tail, slot->lane->run))
         return false;
-    resume_lane(s, state->length, s->follows && state->follows);
+    stream_resume(s, state->length, s->follows && state->follows);
     return true;
 }
 
@@ -507,7 +506,7 @@ int stream_rewind(struct stream *s)
         reset_lane(s);
         return 0;
     }
-    resume_lane(s, kept, s->kept_follows);
+    stream_resume(s, kept, s->kept_follows);
     return kept;
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Each fuzz target for a few seconds with a fixed seed: safetensors headers, tokenizer.json, config.json and the pack file.
+# Each fuzz target for a few seconds with a fixed seed: safetensors headers, tokenizer.json, config.json, the pack file
+# and files of kept prompt states.
 # FUZZ_SECONDS sets how long; the heads of tests/fuzz/* say what each holds and how to reproduce a finding.
 
 seconds=${FUZZ_SECONDS:-5}
@@ -15,7 +16,7 @@ report() { # STATUS NAME
     tail -n "$([ "$1" = 0 ] && echo 1 || echo 20)" "$scratch/log" | sed 's/^/# /'
 }
 
-echo 1..4
+echo 1..5
 for target in safetensors tokenizer_json config_json; do
     lua5.4 tests/fuzz/$target.lua "$seconds" 1 >"$scratch/log" 2>&1
     report $? "$target"
@@ -26,3 +27,8 @@ clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/pack.c runtime/p
     build/tests/fuzz/pack_target -max_total_time="$seconds" -seed=1 -max_len=4096 -artifact_prefix="$scratch/found/" "$scratch/found" \
         tests/fuzz/corpus/pack >"$scratch/log" 2>&1
 report $? pack
+clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/cache_file.c runtime/cache/file.c -o build/tests/fuzz/cache_file \
+    -lxxhash >"$scratch/log" 2>&1 &&
+    build/tests/fuzz/cache_file -max_total_time="$seconds" -seed=1 -max_len=700 -artifact_prefix="$scratch/found/" "$scratch/found" \
+        >"$scratch/log" 2>&1
+report $? cache_file

@@ -13,6 +13,7 @@
 struct engine;
 struct stream;
 struct cache;
+struct disk_entry;
 
 // Where a pass stops.
 struct cache_stop {
@@ -25,9 +26,10 @@ struct cache_pass {
     bool open, history;       // history: the end of its messages is kept
     struct cache_stop *stops; // [count] ascending
     int count, next;
-    struct cache_ids *ids; // once a state is kept
-    int64_t source;        // serial of the state that it began at; 0: none
-    int resumed, kept;     // positions
+    struct cache_ids *ids;    // once a state is kept
+    int64_t source;           // serial of the state that it began at; 0: none
+    struct disk_entry *entry; // the state on disk that it waits for, or NULL
+    int resumed, kept;        // positions
 };
 
 // Opens the cache that the options ask for (none: engine->cache stays NULL), once pages are open.
@@ -51,13 +53,24 @@ int cache_next_stop(const struct stream *stream, int at, int end);
 void cache_reached(struct stream *stream);
 
 // Keeps the state at the stream's length, whatever was planned; the device is drained.
-void cache_keep_here(struct stream *stream);
+void cache_keep_here(struct stream *stream, enum keep_kind kind);
 
 // The prompt has been read, or its pass ends here; says so in one line. Nothing when it was said already.
 void cache_end(struct stream *stream);
 
 // Ends a pass without a word.
 void cache_drop(struct stream *stream);
+
+// ---- tier.c ----------------------------------------------------------------------------------------------------------------
+
+// Whether the stream waits for a state from the disk; it reads no prompt meanwhile.
+bool cache_loading(const struct stream *stream);
+
+// Goes on with the states that streams wait for. alone: there is nothing else to do.
+void cache_load(struct engine *engine, bool alone);
+
+// Goes on with what is written to the disk; true: it could go on at once. idle: nothing else is to be done.
+bool cache_write(struct engine *engine, bool idle);
 
 // ---- warm.c ----------------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,11 @@ static bool reclaim(void *user)
     return store_evict(user, true);
 }
 
+static void gone(void *user, const struct cache_state *state)
+{
+    tier_gone(user, state);
+}
+
 bool cache_open(struct engine *e, struct error *error)
 {
     if (e->sizes.cache_pages == 0)
@@ -42,13 +47,16 @@ bool cache_open(struct engine *e, struct error *error)
         return false;
     e->pages.reclaim = reclaim;
     e->pages.reclaim_user = &c->store;
-    return true;
+    c->store.gone = gone;
+    c->store.gone_user = e;
+    return tier_open(e, error);
 }
 
 void cache_close(struct engine *e)
 {
     if (!e->cache)
         return;
+    tier_close(e);
     e->pages.reclaim = NULL;
     store_close(&e->cache->store);
     free(e->cache);
@@ -62,6 +70,7 @@ void cache_count(const struct engine *e, struct cache_counters *counters)
         return;
     *counters = cache_store(e)->counters;
     counters->bytes = e->pages.kept * e->pages.page_bytes;
+    tier_count(e, counters);
 }
 
 // ---- where a prompt begins ---------------------------------------------------------------------------------------------------
@@ -73,6 +82,9 @@ struct cache_state *cache_find(struct stream *s)
         return NULL;
     store_compare(&c->store, s->prompt, s->prompt_count, c->common);
     struct cache_state *state = store_find(&c->store, c->common, s->prompt_count - 1);
+    s->pass.entry = tier_choose(s, state ? state->length : 0);
+    if (s->pass.entry)
+        return NULL;
     if (state)
         state->pinned = true;
     return state;
@@ -173,26 +185,37 @@ static void plan_stops(struct stream *s, int from)
     s->pass.count = p.count;
 }
 
+void cache_resumed(struct stream *s, int length)
+{
+    struct cache_counters *c = &cache_store(s->engine)->counters;
+    s->pass.resumed = length;
+    s->counters.cached_tokens = length;
+    if (warm_is(s))
+        return;
+    c->hits += length > 0;
+    c->misses += length == 0;
+    c->cached_tokens += length;
+}
+
 void cache_begin(struct stream *s, struct cache_state *state)
 {
     struct cache *c = s->engine->cache;
     if (!c || !s->prompt)
         return;
-    s->pass = (struct cache_pass){.open = true};
+    s->pass = (struct cache_pass){.open = true, .entry = s->pass.entry};
+    if (s->pass.entry) { // counted once it is there
+        s->pass.entry->users++;
+        plan_stops(s, s->pass.entry->length);
+        return;
+    }
     if (state) {
         cache_unpin(s->engine, state);
         state->branched = state->branched || branches(c, state);
         state->users++;
         s->pass.source = state->serial;
-        s->pass.resumed = state->length;
         store_touch(&c->store, state);
     }
-    if (!warm_is(s)) {
-        c->store.counters.hits += state != NULL;
-        c->store.counters.misses += state == NULL;
-        c->store.counters.cached_tokens += s->pass.resumed;
-    }
-    s->counters.cached_tokens = s->pass.resumed;
+    cache_resumed(s, state ? state->length : 0);
     plan_stops(s, s->pass.resumed);
 }
 
@@ -241,10 +264,10 @@ void cache_reached(struct stream *s)
         keep(s, pass->stops[pass->next++].kind);
 }
 
-void cache_keep_here(struct stream *s)
+void cache_keep_here(struct stream *s, enum keep_kind kind)
 {
     if (s->slot->lane->length > s->pass.resumed && s->slot->lane->length > s->pass.kept)
-        keep(s, KEEP_MARK);
+        keep(s, kind);
 }
 
 void cache_drop(struct stream *s)
@@ -253,6 +276,8 @@ void cache_drop(struct stream *s)
     struct cache_state *source = c && s->pass.source ? store_serial(&c->store, s->pass.source) : NULL;
     if (source)
         source->users--;
+    if (s->pass.open && s->pass.entry)
+        tier_leave(s);
     if (c)
         cache_ids_drop(&c->store, s->pass.ids);
     free(s->pass.stops);

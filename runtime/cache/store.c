@@ -308,6 +308,7 @@ struct cache_state *store_keep(struct store *store, struct cache_ids *ids, const
     s->kind = kind;
     s->follows = source->follows;
     s->serial = ++store->serials;
+    s->since = engine_seconds();
     s->next = store->first;
     store->first = s;
     store->counters.states++;

@@ -44,6 +44,8 @@ struct cache_state {
     bool follows;  // the head's cache is there too
     bool branched; // prompts went on from here in different ways: never superseded
     int users;     // streams that began here and whose prompt is still read
+    bool stored;   // on disk, or not wanted there
+    double since;  // by engine_seconds, when it was kept
     bool pinned;   // it is being copied out
     bool broken;   // it could not be
     int64_t used;  // when it was last wanted

@@ -49,7 +49,7 @@ void warm_aside(struct engine *e)
         return;
     engine_wait(e, NULL);
     if (s->phase == STREAM_FILLING && s->slot) {
-        cache_keep_here(s);
+        cache_keep_here(s, KEEP_MARK);
         cache_end(s);
         cache_store(e)->counters.warm_aside++;
     }
