@@ -18,6 +18,8 @@ static bool check_request(struct engine *e, const struct request *r, int *reply,
 {
     if (r->count < 1)
         return error_set(error, "a prompt needs at least one token");
+    if (r->ignore_end && r->options.grammar)
+        return error_set(error, "a reply that follows a grammar ends where that ends: leave ignore_eos out");
     for (int i = 0; i < r->count; i++)
         if (r->ids[i] < 0 || r->ids[i] >= model.vocabulary)
             return error_set(error, "token %d: id %d is outside the vocabulary of %d", i, r->ids[i], model.vocabulary);

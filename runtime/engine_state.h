@@ -11,6 +11,7 @@
 #include "graphs/exec.h"
 #include "graphs/store.h"
 #include "runtime/cache/cache.h"
+#include "runtime/constraint.h"
 #include "runtime/copy_draft.h"
 #include "runtime/depth.h"
 #include "runtime/device.h"
@@ -94,9 +95,11 @@ struct stream {
     struct stream *next; // in the queue
     struct stream_options options;
     struct landing landing;
-    struct history history;    // what penalties look at
-    struct logprobs *logprobs; // [positions], or NULL
-    double copy_chance;        // that a copied token lands
+    struct history history;        // what penalties look at
+    struct logprobs *logprobs;     // [positions], or NULL
+    struct constraint *constraint; // its grammar, or NULL
+    double copy_chance;            // that a copied token lands
+    double guess_chance;           // that a draft which the grammar takes lands
     struct stream_counters counters;
     enum stream_phase phase;
     atomic_bool cancel;

@@ -3,7 +3,7 @@
 // A round: one window for each lane that is in a reply, in one program launch. What a lane's window holds is planned by
 // expected tokens and measured cost; drafts come from the head or from the stream's own tokens.
 // Invariants: a lane is in a round once; the program drafts and verifies before it commits, and commits once; a lane that the
-// head does not follow, or whose drafts were copied, has no rows in the head's passes.
+// head does not follow, or whose drafts are the host's (copied, or a grammar's), has no rows in the head's passes.
 
 #include "runtime/engine_state.h"
 #include <string.h>
@@ -14,7 +14,9 @@ static const double LANDING_WEIGHT = 0.1, PRIOR_WEIGHT = 0.05, COPY_WEIGHT = 0.1
 struct window {
     struct slot *slot;
     struct stream *stream;
-    int32_t place;            // where copied drafts come from; 0: the head makes them
+    int32_t place; // where copied drafts come from; 0: not copied
+    bool bound;    // under a mask: its drafts are `draft`, which the grammar takes
+    int32_t draft[MAX_WINDOW];
     double chance[DEPTH_MAX]; // that draft i lands
     int drafts;
 };
@@ -59,6 +61,34 @@ static double expected(const double *chance, int drafts)
     return tokens;
 }
 
+// Whether the host writes the window's drafts.
+static bool written(const struct window *w)
+{
+    return w->place > 0 || w->bound;
+}
+
+// Drafts of a window under a mask: the masks must be known before the round, so the head cannot make them. Sets w->bound.
+static void bind(struct window *w, struct depth_lane *lane, int32_t place, int most)
+{
+    struct stream *s = w->stream;
+    const struct lane *l = w->slot->lane;
+    const int32_t *tokens = w->slot->tokens.host;
+    int32_t copy[MAX_WINDOW];
+    // What is copied may run into its own copy.
+    for (int i = 0; place > 0 && i < most; i++)
+        copy[i] = place + i > l->length ? copy[place + i - l->length - 1] : tokens[place + i];
+    w->bound = true;
+    lane->most = most < 1 ? 0 : constraint_drafts(s->constraint, copy, place > 0 ? most : 0, w->draft, most);
+    for (int i = 0; i < DEPTH_MAX; i++)
+        w->chance[i] = s->guess_chance;
+}
+
+// A stream whose grammar begins at a text: a window ends at the token that is that text; where it is no token, at every one.
+static bool waits_for_text(const struct stream *s)
+{
+    return s->constraint && !s->constraint->active && s->constraint->marker < 0;
+}
+
 // Most drafts of a window, and where they come from: the source with more expected tokens.
 static struct depth_lane source(struct window *w)
 {
@@ -68,13 +98,16 @@ static struct depth_lane source(struct window *w)
     lane.most = !s->drafting ? 0 : wish < 0 || wish > model.window - 1 ? model.window - 1 : wish;
     lane.most = lane.most < room ? lane.most : room;
     memcpy(w->chance, s->landing.chance, sizeof w->chance);
-    const int most = lane.most;
-    if (!s->follows)
+    const int most = waits_for_text(s) ? 0 : lane.most;
+    if (!s->follows || most == 0)
         lane.most = 0; // unless there is something to copy
-    if (most < 1 || s->options.no_copy)
+    const bool bound = constraint_masks_now(s->constraint), copies = most > 0 && !s->options.no_copy;
+    const int32_t known = w->slot->lane->length + 1,
+                  place = copies ? copy_index_find(&w->slot->copy, w->slot->tokens.host, known) : 0;
+    if (bound)
+        bind(w, &lane, place, most);
+    if (bound || !copies)
         return lane;
-    const struct lane *l = w->slot->lane;
-    int32_t place = copy_index_find(&w->slot->copy, w->slot->tokens.host, l->length + 1);
     double copied[DEPTH_MAX];
     for (int i = 0; i < DEPTH_MAX; i++)
         copied[i] = s->copy_chance;
@@ -93,20 +126,20 @@ static void balance(struct round *r, struct depth_lane *lanes)
     double cut = 0, rest = 0;
     int deepest = 0;
     for (int i = 0; i < r->count; i++)
-        if (!r->window[i].place && lanes[i].drafts > deepest)
+        if (!written(&r->window[i]) && lanes[i].drafts > deepest)
             deepest = lanes[i].drafts;
     for (int i = 0; i < r->count && deepest > 0; i++) {
         const struct depth_lane *l = &lanes[i];
-        const bool copies = r->window[i].place > 0;
+        const bool copies = written(&r->window[i]);
         cut += expected(l->chance, !copies || l->fixed || l->drafts < deepest ? l->drafts : deepest);
         rest += expected(l->chance, copies || l->fixed ? l->drafts : 0);
     }
     for (int i = 0; i < r->count && deepest > 0; i++) {
         if (lanes[i].fixed)
             continue;
-        if (r->window[i].place > 0 && cut > rest && lanes[i].drafts > deepest)
+        if (written(&r->window[i]) && cut > rest && lanes[i].drafts > deepest)
             lanes[i].drafts = deepest;
-        else if (!r->window[i].place && rest >= cut)
+        else if (!written(&r->window[i]) && rest >= cut)
             lanes[i].drafts = 0;
     }
 }
@@ -122,8 +155,10 @@ static void plan(struct engine *e, struct round *r)
     bool head = false;
     for (int i = 0; i < r->count; i++) {
         struct stream *s = r->window[i].stream;
-        if (s->follows && s->options.drafts < 0 && lanes[i].drafts == 0 && depth_quiet(&e->depth, r->count)) {
-            s->follows = false; // drafting has not paid for long: the head is left behind until the next turn
+        const bool quiet = s->options.drafts < 0 && lanes[i].drafts == 0 && depth_quiet(&e->depth, r->count);
+        if (s->follows && (quiet || r->window[i].bound)) {
+            // Drafting has not paid for long, or cannot be done any more: the head is left behind until the next turn.
+            s->follows = false;
             r->window[i].slot->lane->head_length = INT32_MAX;
         }
         head = head || s->follows || lanes[i].drafts > 0;
@@ -147,18 +182,23 @@ static int32_t forced(struct engine *e, int drafts)
 }
 
 // Writes what the lane's window is. False when a page is missing, which admission rules out.
-static bool prepare(struct engine *e, const struct round *r, const struct window *w, struct error *error)
+static bool prepare(struct engine *e, const struct round *r, struct window *w, struct error *error)
 {
     struct lane *lane = w->slot->lane;
+    struct constraint *c = w->stream->constraint;
     stream_history(w->stream);
+    if (w->bound && !constraint_mask(c, w->draft, &w->drafts, error))
+        return false;
+    lane->mask = w->bound ? c->masks.device : NULL;
+    lane->halt = c && !c->active && c->marker >= 0 ? c->marker + 1 : 0;
     lane->rows = w->drafts + 1;
     lane->drafts = w->drafts;
-    lane->headless = w->drafts == 0 || w->place > 0;
+    lane->headless = w->drafts == 0 || written(w);
     lane->force = e->force >= 0 ? forced(e, w->drafts) : 0;
     int32_t *tokens = w->slot->tokens.host;
-    for (int i = 0; w->place > 0 && i < w->drafts; i++)
-        tokens[lane->length + 1 + i] = tokens[w->place + i];
-    if (w->place > 0)
+    for (int i = 0; written(w) && i < w->drafts; i++)
+        tokens[lane->length + 1 + i] = w->bound ? w->draft[i] : tokens[w->place + i];
+    if (written(w))
         engine_push_tokens(w->slot, lane->length + 1, w->drafts);
     // The head's chain is as long as the program's, whatever the lane asked for.
     int drafts = lane->headless ? w->drafts : r->program->drafts;
@@ -190,7 +230,10 @@ static void deliver(struct engine *e, const struct window *w, int i, int first, 
     e->counters.drafted += w->drafts;
     e->counters.accepted += accepted;
     e->counters.reply_tokens += count;
-    if (w->place > 0) {
+    if (w->bound) {
+        for (int k = 0; k < w->drafts && k <= accepted; k++)
+            s->guess_chance += COPY_WEIGHT * ((k < accepted) - s->guess_chance);
+    } else if (w->place > 0) {
         s->counters.copied += w->drafts;
         s->counters.copies_accepted += accepted;
         e->counters.copied += w->drafts;
@@ -201,7 +244,10 @@ static void deliver(struct engine *e, const struct window *w, int i, int first, 
         landing_learn(&s->landing, w->drafts, accepted, LANDING_WEIGHT);
         landing_learn(&e->depth.prior, w->drafts, accepted, PRIOR_WEIGHT);
     }
-    if (s->submitted)
+    struct error cause;
+    if (s->constraint && !constraint_read(s->constraint, result + 1, count, &cause))
+        stream_fail(s, &cause);
+    else if (s->submitted)
         admission_finish(s);
 }
 

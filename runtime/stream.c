@@ -46,7 +46,8 @@ void stream_resume(struct stream *s, int length, bool follows)
     lane->length = length;
     s->follows = follows;
     lane->head_length = follows ? length - 1 : INT32_MAX; // its last cell read the token that may differ now
-    lane->fold = 0;
+    lane->fold = lane->halt = 0;
+    lane->mask = NULL;
     lane->streams_base = length > MAX_WINDOW ? length - MAX_WINDOW : 0;
     copy_index_reset(&s->slot->copy);
     history_reset(&s->history);
@@ -75,13 +76,15 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
     if (s->drafting && options->drafts < 0 && depth_hopeless(&e->depth))
         s->follows = e->openings++ % FOLLOW_EVERY == 0;
     s->landing = e->depth.prior;
-    s->copy_chance = 0.9;
+    s->copy_chance = s->guess_chance = 0.9;
     bool ok = !penalties || history_open(&s->history, &options->sampling, model.vocabulary, s->positions,
                                          host ? 0 : MAX_WINDOW, error);
     if (ok && options->logprobs) {
         s->logprobs = calloc((size_t)s->positions + 1, sizeof *s->logprobs);
         ok = s->logprobs || error_set(error, "no memory for log-probabilities of %d tokens", s->positions);
     }
+    if (ok && options->grammar)
+        ok = (s->constraint = constraint_new(options, model.vocabulary, model.window, error)) != NULL;
     if (ok)
         return s;
     stream_free(s);
@@ -91,6 +94,7 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
 void stream_free(struct stream *s)
 {
     history_close(&s->history);
+    constraint_free(s->constraint);
     free(s->logprobs);
     cache_drop(s);
     free(s->prompt);
@@ -317,8 +321,19 @@ static void keep_state(struct stream *s)
 // Draws the token after the last row of the chunk that has just run.
 static bool draw_first(struct stream *s, struct error *error)
 {
+    struct lane *lane = s->slot->lane;
+    struct constraint *c = s->constraint;
     stream_history(s);
-    if (!run_tail(s, s->slot->lane->length - 1, 1, NULL, NULL, error))
+    if (c && !constraint_begin(c, s->slot->tokens.host, lane->length, error))
+        return false;
+    if (constraint_masks_now(c)) {
+        if (!constraint_mask(c, NULL, &(int){0}, error))
+            return false;
+        lane->mask = c->masks.device;
+    }
+    const bool ran = run_tail(s, lane->length - 1, 1, NULL, NULL, error);
+    lane->mask = NULL;
+    if (!ran)
         return false;
     device_download(&s->first_token, s->engine->arena + model.drawn_offset, sizeof s->first_token);
     s->first_drawn = true;
@@ -409,6 +424,8 @@ bool stream_first(struct stream *s, struct error *error)
         return error_set(error, "a reply needs a prompt");
     double start = engine_seconds();
     if (!s->first_drawn && !draw_first(s, error))
+        return false;
+    if (s->constraint && !constraint_read(s->constraint, &s->first_token, 1, error))
         return false;
     ((int32_t *)s->slot->tokens.host)[lane->length] = s->first_token;
     engine_push_tokens(s->slot, lane->length, 1);

@@ -60,8 +60,19 @@ $(T)/dialects_test: tests/dialects_test.c $(T)/turns/chat_template.c $(T)/engine
 	@echo "  cc $<"
 	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $(filter %.c,$^) $(filter-out %/template.c.o,$(wildcard $(MODEL_TEST)/gen/*.o)) $(T)/engine.a $(LIBS)
 
+# Grammars, over the embedded model's vocabulary.
+$(T)/grammar_test: tests/grammar_test.c $(T)/engine.a all
+	@echo "  cc $<"
+	@$(CC) $(BASE) -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
+
+# The red control is compiled into a copy of the constraint.
+$(T)/constraint_test: tests/constraint_test.c runtime/constraint.c $(T)/engine.a all
+	@echo "  cc $<"
+	@$(CC) $(BASE) -DCONSTRAINT_TEST -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< runtime/constraint.c \
+	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
+
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
-SIM := $(wildcard tests/sim/*.c runtime/cache/*.c) $(addprefix runtime/,$(addsuffix .c,engine engine_run stream rounds admission pages depth copy_draft history \
+SIM := $(wildcard tests/sim/*.c runtime/cache/*.c runtime/grammar/*.c) $(addprefix runtime/,$(addsuffix .c,constraint engine engine_run stream rounds admission pages depth copy_draft history \
     memory_plan)) graphs/store.c kernels/cpu/control.c
 $(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h runtime/*/*.h graphs/*.h kernels/cpu/*.h) $(B)/common/kernel_list.h
 	@mkdir -p $(@D)

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Schemas made flat: references resolved, allOf and siblings merged into one schema of plain keywords. What cannot be merged
+// exactly is refused.
+
+#include "runtime/grammar/schema.h"
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    enum schema_word word;
+} words[] = {
+    {"title", WORD_NOTE},
+    {"description", WORD_NOTE},
+    {"default", WORD_NOTE},
+    {"example", WORD_NOTE},
+    {"examples", WORD_NOTE},
+    {"$schema", WORD_NOTE},
+    {"$id", WORD_NOTE},
+    {"id", WORD_NOTE},
+    {"$comment", WORD_NOTE},
+    {"deprecated", WORD_NOTE},
+    {"readOnly", WORD_NOTE},
+    {"writeOnly", WORD_NOTE},
+    {"$defs", WORD_NOTE},
+    {"definitions", WORD_NOTE},
+    {"$anchor", WORD_NOTE},
+    {"contentEncoding", WORD_NOTE},
+    {"contentMediaType", WORD_NOTE},
+    {"discriminator", WORD_NOTE},
+    {"strict", WORD_NOTE},
+    {"type", WORD_WHOLE},
+    {"enum", WORD_WHOLE},
+    {"const", WORD_WHOLE},
+    {"anyOf", WORD_WHOLE},
+    {"oneOf", WORD_WHOLE},
+    {"allOf", WORD_WHOLE},
+    {"$ref", WORD_WHOLE},
+    {"nullable", WORD_WHOLE},
+    {"properties", WORD_OBJECT},
+    {"required", WORD_OBJECT},
+    {"additionalProperties", WORD_OBJECT},
+    {"minProperties", WORD_OBJECT},
+    {"maxProperties", WORD_OBJECT},
+    {"propertyNames", WORD_OBJECT},
+    {"patternProperties", WORD_OBJECT},
+    {"items", WORD_ARRAY},
+    {"prefixItems", WORD_ARRAY},
+    {"additionalItems", WORD_ARRAY},
+    {"minItems", WORD_ARRAY},
+    {"maxItems", WORD_ARRAY},
+    {"uniqueItems", WORD_ARRAY},
+    {"minLength", WORD_STRING},
+    {"maxLength", WORD_STRING},
+    {"pattern", WORD_STRING},
+    {"format", WORD_STRING},
+    {"minimum", WORD_NUMBER},
+    {"maximum", WORD_NUMBER},
+    {"exclusiveMinimum", WORD_NUMBER},
+    {"exclusiveMaximum", WORD_NUMBER},
+    {"multipleOf", WORD_NUMBER},
+};
+
+enum schema_word schema_word(const char *keyword)
+{
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(words[i].name, keyword))
+            return words[i].word;
+    return !strncmp(keyword, "x-", 2) ? WORD_NOTE : WORD_UNKNOWN;
+}
+
+// ---- types -----------------------------------------------------------------------------------------------------------------
+
+static int type_of_name(const char *name)
+{
+    static const char *const names[] = {"null", "boolean", "object", "array", "string", "number", "integer"};
+    for (int i = 0; i < 7; i++)
+        if (name && !strcmp(name, names[i]))
+            return names[i][0] == 'n' && i == 5 ? TYPE_NUMBER | TYPE_INTEGER : 1 << i;
+    return 0;
+}
+
+static int named_types(struct schema_job *job, const json_t *type)
+{
+    int set = 0;
+    if (json_is_string(type))
+        set = type_of_name(json_string_value(type));
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        const int one = type_of_name(json_string_value(json_array_get(type, i)));
+        if (one == 0)
+            set = 0;
+        if (one == 0)
+            break;
+        set |= one;
+    }
+    if (set == 0)
+        schema_fail(job,
+                    "type must be one of null, boolean, object, array, string, number, integer, or a list of them");
+    return set;
+}
+
+int schema_type_set(struct schema_job *job, const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type"), *value;
+    const char *key;
+    int set = 0;
+    if (type) {
+        set = named_types(job, type);
+    } else {
+        json_object_foreach((json_t *)(uintptr_t)schema, key, value)
+        {
+            const enum schema_word word = schema_word(key);
+            set |= word == WORD_OBJECT   ? TYPE_OBJECT
+                   : word == WORD_ARRAY  ? TYPE_ARRAY
+                   : word == WORD_STRING ? TYPE_STRING
+                   : word == WORD_NUMBER ? TYPE_NUMBER | TYPE_INTEGER
+                                         : 0;
+        }
+        set = set ? set : TYPE_ALL;
+    }
+    return json_is_true(json_object_get(schema, "nullable")) ? set | TYPE_NULL : set;
+}
+
+// ---- references --------------------------------------------------------------------------------------------------------------
+
+static int hex_digit(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+// One step of a pointer, decoded: %XX, ~0 and ~1. Returns what follows it; NULL when it is too long.
+static const char *step(const char *from, char *name, size_t room)
+{
+    size_t n = 0;
+    for (; *from && *from != '/'; from++) {
+        char c = *from;
+        if (c == '%' && hex_digit(from[1]) >= 0 && hex_digit(from[2]) >= 0) {
+            c = (char)(16 * hex_digit(from[1]) + hex_digit(from[2]));
+            from += 2;
+        }
+        if (c == '~' && (from[1] == '0' || from[1] == '1'))
+            c = *++from == '0' ? '~' : '/';
+        if (n + 1 >= room)
+            return NULL;
+        name[n++] = c;
+    }
+    name[n] = 0;
+    return from;
+}
+
+const json_t *schema_target(struct schema_job *job, const json_t *reference)
+{
+    const char *text = json_string_value(reference), *at = text;
+    const json_t *found = job->root;
+    char name[256];
+    if (!text || text[0] != '#' || (text[1] && text[1] != '/')) {
+        schema_fail(job, "$ref \"%.80s\" is not supported: only \"#\" and \"#/...\" are", text ? text : "");
+        return NULL;
+    }
+    for (at++; found && *at == '/';) {
+        at = step(at + 1, name, sizeof name);
+        if (!at)
+            break;
+        found = json_is_array(found) ? json_array_get(found, strtoul(name, NULL, 10)) : json_object_get(found, name);
+    }
+    if (!at || !found)
+        schema_fail(job, "$ref \"%.80s\" leads nowhere", text);
+    return at ? found : NULL;
+}
+
+const json_t *schema_only_reference(const json_t *schema)
+{
+    const json_t *reference = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf"), *value;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
+    {
+        if (schema_word(key) != WORD_NOTE && value != reference && value != all)
+            return NULL;
+    }
+    if (reference)
+        return all ? NULL : reference;
+    return json_array_size(all) == 1 ? schema_only_reference(json_array_get(all, 0)) : NULL;
+}
+
+// ---- merging -----------------------------------------------------------------------------------------------------------------
+
+// Makes the job own a new value; NULL: failed.
+static json_t *own(struct schema_job *job, json_t *value)
+{
+    if (!value || json_array_append_new(job->made, value)) {
+        form_fail(job->form, "no memory for a grammar");
+        return NULL;
+    }
+    return value;
+}
+
+static json_t *all_of(const json_t *a, const json_t *b)
+{
+    return json_pack("{s:[O,O]}", "allOf", a, b);
+}
+
+static bool holds(const json_t *list, const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_equal(json_array_get(list, i), value))
+            return true;
+    return false;
+}
+
+// The values of enum that the other one allows, or the types that both name.
+static json_t *common(const json_t *a, const json_t *b)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(a); i++)
+        if (holds(b, json_array_get(a, i)))
+            json_array_append(list, json_array_get(a, i));
+    return list;
+}
+
+static json_t *as_types(struct schema_job *job, const json_t *a, const json_t *b)
+{
+    static const char *const names[] = {"null", "boolean", "object", "array", "string", "number", "integer"};
+    int set = named_types(job, a) & named_types(job, b);
+    json_t *list = json_array();
+    for (int i = 0; i < 7; i++)
+        if (set >> i & 1 && !(i == 6 && set & TYPE_NUMBER))
+            json_array_append_new(list, json_string(names[i]));
+    return list;
+}
+
+static json_t *joined(const json_t *a, const json_t *b)
+{
+    json_t *list = json_copy((json_t *)(uintptr_t)a);
+    for (size_t i = 0; i < json_array_size(b); i++)
+        if (!holds(a, json_array_get(b, i)))
+            json_array_append(list, json_array_get(b, i));
+    return list;
+}
+
+static json_t *joined_properties(const json_t *a, const json_t *b)
+{
+    json_t *all = json_copy((json_t *)(uintptr_t)a), *value;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)b, key, value)
+    {
+        json_t *mine = json_object_get(a, key);
+        if (mine && !json_equal(mine, value))
+            json_object_set_new(all, key, all_of(mine, value));
+        else
+            json_object_set(all, key, value);
+    }
+    return all;
+}
+
+// Ways of one and ways of the other: each way of a, with b's list beside it.
+static json_t *crossed(const char *key, const json_t *a, const json_t *b)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(a); i++)
+        json_array_append_new(list, json_pack("{s:[O,{s:O}]}", "allOf", json_array_get(a, i), key, b));
+    return list;
+}
+
+static bool one_of(const char *key, const char *const *names)
+{
+    for (; *names; names++)
+        if (!strcmp(key, *names))
+            return true;
+    return false;
+}
+
+// What a keyword that both have comes to. NULL: it cannot be said; then the job has failed.
+static json_t *both_of(struct schema_job *job, const char *key, const json_t *a, const json_t *b)
+{
+    static const char *const lows[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", NULL};
+    static const char *const highs[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL};
+    if (json_equal(a, b) || schema_word(key) == WORD_NOTE)
+        return json_incref((json_t *)(uintptr_t)a);
+    if (one_of(key, lows) && json_is_number(a) && json_is_number(b))
+        return json_incref((json_t *)(uintptr_t)(json_number_value(a) > json_number_value(b) ? a : b));
+    if (one_of(key, highs) && json_is_number(a) && json_is_number(b))
+        return json_incref((json_t *)(uintptr_t)(json_number_value(a) < json_number_value(b) ? a : b));
+    if (!strcmp(key, "type"))
+        return as_types(job, a, b);
+    if (!strcmp(key, "enum"))
+        return common(a, b);
+    if (!strcmp(key, "required"))
+        return joined(a, b);
+    if (!strcmp(key, "properties"))
+        return joined_properties(a, b);
+    if (!strcmp(key, "anyOf"))
+        return crossed(key, a, b);
+    if (!strcmp(key, "additionalProperties") || !strcmp(key, "items") || !strcmp(key, "propertyNames"))
+        return json_is_false(a) || json_is_true(b)   ? json_incref((json_t *)(uintptr_t)a)
+               : json_is_false(b) || json_is_true(a) ? json_incref((json_t *)(uintptr_t)b)
+                                                     : all_of(a, b);
+    schema_fail(job, "\"%s\" is there twice through allOf, $ref or the ways of anyOf, which is not supported", key);
+    return NULL;
+}
+
+// Properties that one side names and the other does not fall under the other's additionalProperties.
+static void restrict_properties(json_t *all, const json_t *a, const json_t *b)
+{
+    const json_t *others = json_object_get(a, "additionalProperties"), *known = json_object_get(a, "properties");
+    json_t *properties = json_object_get(b, "properties"), *mine, *value;
+    const char *key;
+    if (!others || json_is_true(others) || !properties)
+        return;
+    mine = json_copy(json_object_get(all, "properties"));
+    json_object_foreach(properties, key, value)
+    {
+        if (!json_object_get(known, key))
+            json_object_set_new(mine, key,
+                                json_is_false(others) ? json_false() : all_of(json_object_get(mine, key), others));
+    }
+    json_object_set_new(all, "properties", mine);
+}
+
+const json_t *schema_both(struct schema_job *job, const json_t *a, const json_t *b)
+{
+    json_t *value;
+    const char *key;
+    if (job->visits++ > SCHEMA_VISITS) {
+        form_fail(job->form, "the schema is too large");
+        return NULL;
+    }
+    if (json_is_true(a) || json_is_false(b))
+        return b;
+    if (json_is_true(b) || json_is_false(a))
+        return a;
+    json_t *all = own(job, json_copy((json_t *)(uintptr_t)a));
+    if (!all)
+        return NULL;
+    json_object_foreach((json_t *)(uintptr_t)b, key, value)
+    {
+        json_t *mine = json_object_get(a, key);
+        if (!mine) {
+            json_object_set(all, key, value);
+            continue;
+        }
+        json_t *both = both_of(job, key, mine, value);
+        if (!both)
+            return NULL;
+        json_object_set_new(all, key, both);
+    }
+    restrict_properties(all, a, b);
+    restrict_properties(all, b, a);
+    return all;
+}
+
+static bool check_words(struct schema_job *job, const json_t *schema)
+{
+    const json_t *value;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
+    {
+        if (schema_word(key) == WORD_UNKNOWN) {
+            schema_fail(job, "keyword \"%.60s\" is not supported", key);
+            return false;
+        }
+    }
+    return true;
+}
+
+const json_t *schema_flat(struct schema_job *job, const json_t *schema, int depth)
+{
+    if (depth > FORM_DEPTH) {
+        schema_fail(job, "nested deeper than %d, or refers to itself", FORM_DEPTH);
+        return NULL;
+    }
+    if (json_is_boolean(schema))
+        return schema;
+    if (!json_is_object(schema)) {
+        schema_fail(job, "a schema must be an object, true or false");
+        return NULL;
+    }
+    if (!check_words(job, schema))
+        return NULL;
+    const json_t *reference = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
+    if (!reference && !all)
+        return schema;
+    json_t *rest = own(job, json_copy((json_t *)(uintptr_t)schema));
+    if (!rest)
+        return NULL;
+    json_object_del(rest, "$ref");
+    json_object_del(rest, "allOf");
+    const json_t *flat = rest;
+    if (reference) {
+        const json_t *target = schema_target(job, reference);
+        target = target ? schema_flat(job, target, depth + 1) : NULL;
+        flat = target ? schema_both(job, flat, target) : NULL;
+    }
+    if (all && json_array_size(all) == 0) {
+        schema_fail(job, "allOf must be a list of schemas");
+        return NULL;
+    }
+    for (size_t i = 0; flat && i < json_array_size(all); i++) {
+        const json_t *part = schema_flat(job, json_array_get(all, i), depth + 1);
+        flat = part ? schema_both(job, flat, part) : NULL;
+    }
+    return flat;
+}
+
+// ---- ways that exclude each other ----------------------------------------------------------------------------------------------
+
+// The values that a schema names, as a list; NULL: it names none.
+static json_t *values_of(struct schema_job *job, const json_t *schema)
+{
+    json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    return one ? own(job, json_pack("[O]", one)) : list;
+}
+
+static bool differ(struct schema_job *job, const json_t *a, const json_t *b)
+{
+    const json_t *x = values_of(job, a), *y = values_of(job, b);
+    if (!x || !y)
+        return false;
+    for (size_t i = 0; i < json_array_size(x); i++)
+        if (holds(y, json_array_get(x, i)))
+            return false;
+    return true;
+}
+
+static bool needs(const json_t *schema, const char *name)
+{
+    const json_t *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_is_string(json_array_get(list, i)) && !strcmp(json_string_value(json_array_get(list, i)), name))
+            return true;
+    return false;
+}
+
+// A property that both need and that tells them apart, or one that only one of them can have and the other needs.
+static bool objects_apart(struct schema_job *job, const json_t *a, const json_t *b)
+{
+    const json_t *mine = json_object_get(a, "properties"), *theirs = json_object_get(b, "properties"), *value;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)mine, key, value)
+    {
+        const json_t *other = json_object_get(theirs, key);
+        if (other && needs(a, key) && needs(b, key) && differ(job, value, other))
+            return true;
+        if (!other && needs(a, key) && json_is_false(json_object_get(b, "additionalProperties")))
+            return true;
+    }
+    return false;
+}
+
+bool schema_apart(struct schema_job *job, const json_t *a, const json_t *b)
+{
+    const int x = schema_type_set(job, a), y = schema_type_set(job, b);
+    if ((x & y) == 0 || differ(job, a, b))
+        return true;
+    return (x & y) == TYPE_OBJECT && (objects_apart(job, a, b) || objects_apart(job, b, a));
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Objects, arrays, strings and numbers of a schema. Anything larger than a few nodes is a rule of its own, so that masks of
+// equal places are shared.
+
+#include "runtime/grammar/schema.h"
+#include "runtime/grammar/tree.h"
+#include <stdlib.h>
+#include <string.h>
+
+// ---- strings ---------------------------------------------------------------------------------------------------------------
+
+// clang-format off
+#define YEAR  "[1-9]\\d{3}"
+#define DATE  YEAR "-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))"
+#define TIME  "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
+#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define HEX   "[0-9a-fA-F]"
+#define WEB   "[A-Za-z0-9._~!$&'()*+,;=:@-]"
+// clang-format on
+
+static const struct {
+    const char *name, *pattern; // "": any string
+} formats[] = {
+    {"date", DATE},
+    {"time", TIME},
+    {"date-time", DATE "T" TIME},
+    {"duration", "P(\\d{1,4}Y(\\d{1,2}M(\\d{1,2}D)?)?|\\d{1,2}M(\\d{1,2}D)?|\\d{1,4}D|\\d{1,3}W|"
+                 "T(\\d{1,4}H(\\d{1,2}M(\\d{1,2}S)?)?|\\d{1,4}M(\\d{1,2}S)?|\\d{1,6}S))"},
+    {"uuid", HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}"},
+    {"email", "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL "){1,6}"},
+    {"hostname", LABEL "(\\." LABEL "){0,6}"},
+    {"ipv4", OCTET "(\\." OCTET "){3}"},
+    {"ipv6", HEX "{1,4}(:" HEX "{1,4}){7}"},
+    {"uri",
+     "[a-z][a-z0-9+.-]{0,15}://" LABEL "(\\." LABEL "){0,6}(:[1-9]\\d{0,3})?(/" WEB "*)*(\\?" WEB "*)?(#" WEB "*)?"},
+    {"password", ""},
+};
+
+// A rule that is one string between quotes, and its call.
+static int32_t quoted(struct schema_job *job, const char *pattern, size_t bytes, bool search, int32_t next)
+{
+    struct form *f = job->form;
+    const int32_t rule = form_rule(f), end = form_text(f, "\"", 1, form_return(f));
+    form_define(f, rule, form_text(f, "\"", 1, regex_build(f, pattern, bytes, search, TREE_JSON, end)));
+    return form_call(f, rule, next);
+}
+
+static int32_t formatted(struct schema_job *job, const char *name, int32_t next)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (name && !strcmp(name, formats[i].name))
+            return formats[i].pattern[0] ? quoted(job, formats[i].pattern, strlen(formats[i].pattern), false, next)
+                                         : jform_string(&job->json, next);
+    return schema_fail(job, "format \"%.60s\" is not supported", name ? name : "");
+}
+
+int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next)
+{
+    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
+    const int32_t least = schema_count(job, schema, "minLength", 0);
+    const int32_t most = schema_count(job, schema, "maxLength", FORM_ENDLESS);
+    const bool length = least > 0 || most != FORM_ENDLESS;
+    if (job->form->failed)
+        return -1;
+    if ((pattern != NULL) + (format != NULL) + length > 1)
+        return schema_fail(job, "of pattern, format and a length only one is supported for a string");
+    if (format)
+        return formatted(job, json_string_value(format), next);
+    if (pattern && !json_is_string(pattern))
+        return schema_fail(job, "pattern must be a text");
+    if (pattern)
+        return quoted(job, json_string_value(pattern), json_string_length(pattern), true, next);
+    if (!length)
+        return jform_string(&job->json, next);
+    const int32_t rule = form_rule(job->form);
+    form_define(job->form, rule, jform_length(&job->json, least, most, form_return(job->form)));
+    return form_call(job->form, rule, next);
+}
+
+// ---- numbers ---------------------------------------------------------------------------------------------------------------
+
+// A bound as digits; numbers that are too large for digits are open bounds.
+static bool as_digits(struct schema_job *job, const json_t *value, char text[40])
+{
+    if (!json_is_number(value))
+        return schema_fail(job, "bounds of numbers must be numbers"), false;
+    if (json_is_integer(value)) {
+        snprintf(text, 40, "%lld", (long long)json_integer_value(value));
+        return true;
+    }
+    const double x = json_real_value(value);
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(text, 40, "%.*g", precision, x);
+        if (strtod(text, NULL) == x)
+            break;
+    }
+    if (strchr(text, 'e'))
+        snprintf(text, 40, x > -1e18 && x < 1e18 ? "%.18f" : "%.0f", x > 1e30 ? 1e30 : x < -1e30 ? -1e30 : x);
+    return true;
+}
+
+struct bound_words {
+    const char *plain, *exclusive;
+};
+
+// The sharper of a plain and an exclusive bound; sign: 1 for a low one. Older schemas have `exclusive...: true`.
+static const json_t *sharper(const json_t *schema, const struct bound_words *words, int sign, bool *strict)
+{
+    const json_t *plain = json_object_get(schema, words->plain), *other = json_object_get(schema, words->exclusive);
+    *strict = json_is_true(other);
+    if (!other || json_is_boolean(other))
+        return plain;
+    *strict = !plain || (json_number_value(other) - json_number_value(plain)) * sign >= 0;
+    return *strict ? other : plain;
+}
+
+static bool check_number(struct schema_job *job, const json_t *schema, bool integer)
+{
+    static const char *const known[] = {"int32", "int64", "uint32", "float", "double", NULL};
+    const json_t *format = json_object_get(schema, "format"), *step = json_object_get(schema, "multipleOf");
+    if (step && !(integer && json_number_value(step) == 1))
+        return schema_fail(job, "multipleOf is not supported"), false;
+    for (int i = 0; format; i++) {
+        if (!known[i])
+            return schema_fail(job, "format \"%.60s\" is not supported", json_string_value(format)), false;
+        if (json_is_string(format) && !strcmp(json_string_value(format), known[i]))
+            break;
+    }
+    return true;
+}
+
+int32_t schema_number(struct schema_job *job, const json_t *schema, bool integer, int32_t next)
+{
+    static const struct bound_words low_words = {"minimum", "exclusiveMinimum"},
+                                    high_words = {"maximum", "exclusiveMaximum"};
+    struct json_bounds b = {.integer = integer};
+    const json_t *low = sharper(schema, &low_words, 1, &b.above), *high = sharper(schema, &high_words, -1, &b.below);
+    const char *format = json_string_value(json_object_get(schema, "format"));
+    char low_text[40], high_text[40];
+    if (!check_number(job, schema, integer) || (low && !as_digits(job, low, low_text)) ||
+        (high && !as_digits(job, high, high_text)))
+        return -1;
+    b.low = low ? low_text : NULL;
+    b.high = high ? high_text : NULL;
+    if (format && !strcmp(format, "int32")) {
+        b.low = low ? b.low : "-2147483648";
+        b.high = high ? b.high : "2147483647";
+    } else if (format && !strcmp(format, "uint32")) {
+        b.low = low ? b.low : "0";
+        b.high = high ? b.high : "4294967295";
+    }
+    if (!b.low && !b.high)
+        return integer ? jform_integer(&job->json, next) : jform_number(&job->json, next);
+    const int32_t rule = form_rule(job->form);
+    form_define(job->form, rule, jform_between(&job->json, &b, form_return(job->form)));
+    return form_call(job->form, rule, next);
+}
+
+// ---- arrays ----------------------------------------------------------------------------------------------------------------
+
+struct items {
+    const json_t *prefix, *rest; // rest: NULL: none after the prefix
+    int32_t least, most;
+};
+
+static bool read_items(struct schema_job *job, const json_t *schema, struct items *it)
+{
+    const json_t *items = json_object_get(schema, "items"), *unique = json_object_get(schema, "uniqueItems");
+    const json_t *more = json_is_array(items) ? json_object_get(schema, "additionalItems") : items;
+    it->prefix = json_is_array(items) ? items : json_object_get(schema, "prefixItems");
+    it->least = schema_count(job, schema, "minItems", 0);
+    it->most = schema_count(job, schema, "maxItems", FORM_ENDLESS);
+    if (unique && !json_is_false(unique))
+        return schema_fail(job, "uniqueItems is not supported"), false;
+    if (it->prefix && !json_is_array(it->prefix))
+        return schema_fail(job, "prefixItems must be a list of schemas"), false;
+    const int32_t fixed = (int32_t)json_array_size(it->prefix);
+    // Nothing is said about items after a prefix: there are none, unless more are asked for.
+    it->rest = more ? more : fixed > 0 && it->least <= fixed ? NULL : json_true();
+    it->rest = json_is_false(it->rest) ? NULL : it->rest;
+    return !job->form->failed;
+}
+
+// ", item" at least `least` and at most `most` times, then the end.
+static int32_t more_items(struct schema_job *job, const json_t *item, int32_t least, int32_t most, int depth,
+                          int32_t end)
+{
+    struct form *f = job->form;
+    int32_t again;
+    if (least > most)
+        return form_never(f);
+    if (most == 0)
+        return end;
+    if (most == FORM_ENDLESS && least == 0) {
+        const int32_t star = form_star(f);
+        return form_star_end(f, star, jform_sign(&job->json, ',', schema_value(job, item, depth + 1, star)), end);
+    }
+    const int32_t loop = form_loop(f, least, most, end, &again);
+    return form_loop_end(f, loop, jform_sign(&job->json, ',', schema_value(job, item, depth + 1, again)));
+}
+
+static int32_t items_of(struct schema_job *job, const struct items *it, int depth)
+{
+    struct form *f = job->form;
+    struct json_form *j = &job->json;
+    const int32_t fixed = (int32_t)json_array_size(it->prefix), close = form_text(f, "]", 1, form_return(f));
+    const int32_t end = jform_blank(j, close);
+    int32_t all, least = it->least, most = it->most;
+    if (least > most)
+        return form_never(f);
+    if (most == 0 || (fixed == 0 && !it->rest))
+        return least > 0 ? form_never(f) : form_text(f, "[", 1, end);
+    if (fixed == 0) {
+        all = more_items(job, it->rest, least > 0 ? least - 1 : 0, most == FORM_ENDLESS ? most : most - 1, depth, end);
+        all = schema_value(job, it->rest, depth + 1, all);
+    } else {
+        const int32_t left = most == FORM_ENDLESS ? most : most - fixed;
+        all = it->rest && left > 0 ? more_items(job, it->rest, least > fixed ? least - fixed : 0, left, depth, end)
+              : least > fixed      ? form_never(f)
+                                   : end;
+        for (int32_t i = fixed; i-- > 0 && !f->failed;) {
+            if (i >= most)
+                all = end; // the list ends before this one
+            else
+                all = schema_value(job, json_array_get(it->prefix, (size_t)i), depth + 1, all);
+            if (i > 0 && i < most) {
+                all = jform_sign(j, ',', all);
+                all = least <= i ? form_either(f, all, end) : all;
+            }
+        }
+    }
+    if (least == 0)
+        all = form_either(f, all, close);
+    return form_text(f, "[", 1, jform_blank(j, all));
+}
+
+int32_t schema_array(struct schema_job *job, const json_t *schema, int depth, int32_t next)
+{
+    struct items it;
+    const size_t before = schema_down(job, "items");
+    if (!read_items(job, schema, &it))
+        return -1;
+    if (!it.prefix && json_is_true(it.rest) && it.least == 0 && it.most == FORM_ENDLESS) {
+        schema_up(job, before);
+        return jform_array(&job->json, next);
+    }
+    const int32_t rule = form_rule(job->form);
+    form_define(job->form, rule, items_of(job, &it, depth));
+    schema_up(job, before);
+    return form_call(job->form, rule, next);
+}
