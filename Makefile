@@ -124,6 +124,8 @@ $(B)/common/%.o: %.cu $(B)/common/kernel_list.h
 	@echo "  nvcc $<"
 	@$(NVCC) $(NVFLAGS) $(if $(filter linear% experts% embed%,$(notdir $<)),,-fmad=false) -MD -MP -c $< -o $@
 
+$(B)/common/runtime/server/page.o: runtime/server/page.html
+
 -include $(KERNEL_OBJECTS:.o=.d) $(RUNTIME_OBJECTS:.o=.d) $(PACKER_OBJECTS:.o=.d)
 
 common: $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)

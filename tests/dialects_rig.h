@@ -21,6 +21,7 @@
 static struct {
     int status;     // of a whole reply, 0: none
     json_t *whole;  // it
+    char *text;     // of one that is not JSON
     json_t *events; // of a stream, as sent; NULL: none was opened
     bool submitted;
     int count; // events
@@ -31,6 +32,8 @@ static void forget(void)
 {
     json_decref(sent.whole);
     json_decref(sent.events);
+    free(sent.text);
+    sent.text = NULL;
     sent.whole = sent.events = NULL;
     sent.status = sent.count = 0;
     sent.submitted = false;
@@ -46,8 +49,9 @@ void exchange_json(struct exchange *x, int status, json_t *body)
 
 void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes)
 {
-    (void)type;
-    exchange_json(x, status, json_loadb(text, bytes, 0, NULL));
+    const bool json = !strcmp(type, "application/json");
+    exchange_json(x, status, json ? json_loadb(text, bytes, 0, NULL) : NULL);
+    sent.text = json ? NULL : strndup(text, bytes);
 }
 
 void exchange_error(struct exchange *x, int status, const char *type, const char *code, const char *param,

@@ -327,6 +327,30 @@ static void counting(void)
     over();
 }
 
+static int occurrences(const char *text, const char *part)
+{
+    int count = 0;
+    for (; (text = strstr(text, part)); text++)
+        count++;
+    return count;
+}
+
+// The page's policy lets one script and one style through, by their hashes; anything else in the page would not work.
+static void page(void)
+{
+    static const char *const forbidden[] = {
+        "http:", "https:", " src=", " href=", " style=", " onclick", " onload", "innerHTML", "eval("};
+    ask(page_handle, json_object(), NULL);
+    int bad = !sent.text || sent.status != 200 || occurrences(sent.text, "<script") != 1 ||
+              occurrences(sent.text, "<style") != 1;
+    for (size_t i = 0; !bad && i < sizeof forbidden / sizeof *forbidden; i++)
+        bad += occurrences(sent.text, forbidden[i]);
+    ok(!bad, "the page holds nothing that its policy forbids", NULL);
+    ok(occurrences(exchange.policy, "'sha256-") == 2 && strstr(exchange.policy, "default-src 'none'"),
+       "which names its script and its style", exchange.policy);
+    over();
+}
+
 int main(void)
 {
     struct error error;
@@ -349,6 +373,7 @@ int main(void)
     prompts();
     counting();
     refusals();
+    page();
     kept_replies();
     forget();
     response_store_close(server.responses);

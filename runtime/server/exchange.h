@@ -58,10 +58,11 @@ struct exchange {
     const struct route *route;
     struct tokenizer *tokenizer; // of the worker that runs now
     uint64_t number;
-    char id[40];     // of the reply, without its prefix
-    char label[64];  // of the key that was given, or "-"
-    char rest[128];  // of the path, where the route ends in *
-    char query[256]; // behind the ?
+    char id[40];      // of the reply, without its prefix
+    char label[64];   // of the key that was given, or "-"
+    char rest[128];   // of the path, where the route ends in *
+    char query[256];  // behind the ?
+    char policy[384]; // Content-Security-Policy of what is sent; empty: none
     char *body;
     size_t body_bytes;
     double started;

@@ -207,6 +207,10 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
     MHD_add_response_header(response, "Cache-Control", side->state == SIDE_STREAM ? "no-cache" : "no-store");
     if (side->state == SIDE_STREAM)
         MHD_add_response_header(response, "X-Accel-Buffering", "no");
+    if (x->policy[0]) {
+        MHD_add_response_header(response, "Content-Security-Policy", x->policy);
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+    }
     if (side->status == 401)
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (side->status == 429 || side->status == 503)

@@ -9,6 +9,7 @@
 // clang-format off
 static const struct route routes[] = {
     // method, path, errors, open, quick, handler
+    {"GET",  "/",                    STYLE_OPENAI, true,  true,  page_handle},
     {"POST", "/v1/chat/completions", STYLE_OPENAI, false, false, chat_handle},
     {"POST", "/v1/completions",      STYLE_OPENAI, false, false, completions_handle},
     {"POST", "/v1/messages",         STYLE_ANTHROPIC, false, false, messages_handle},

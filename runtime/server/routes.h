@@ -19,6 +19,7 @@ void count_tokens_handle(struct exchange *x);
 void responses_handle(struct exchange *x); // responses.c
 void response_get_handle(struct exchange *x);
 void response_delete_handle(struct exchange *x);
+void page_handle(struct exchange *x);   // page.c
 void models_handle(struct exchange *x); // models.c
 void tokenize_handle(struct exchange *x);
 void detokenize_handle(struct exchange *x);
