@@ -103,6 +103,9 @@ static int serve_run(const struct settings *settings, struct error *error)
     sigset_t set;
     int code = EXIT_BAD;
     options.lanes = settings->parallel ? (int)settings->parallel : model.lanes;
+    options.cache_bytes = settings_given(settings, FLAG_CACHE_GIB) ? (int64_t)(settings->cache_gib * (1 << 30)) : -1;
+    options.cache_disk = settings->cache_disk;
+    options.cache_disk_bytes = (int64_t)(settings->cache_disk_gib * (1 << 30));
     hold_signals(&set);
     if (engine_open(&engine, &options, error) && server_open(&server, engine, &server_options, error)) {
         printf("listening on http://%s:%d\n", settings->host ? settings->host : "127.0.0.1", server->port);

@@ -371,7 +371,7 @@ void engine_counters(const struct engine *e, struct engine_counters *c)
     for (int i = 0; i < e->lanes; i++) {
         const struct stream *s = e->slot[i].stream;
         c->lanes_decoding += s && s->phase == STREAM_DECODING;
-        c->lanes_filling += s && (s->phase == STREAM_FILLING || s->phase == STREAM_OPEN);
+        c->lanes_filling += s && !warm_is(s) && (s->phase == STREAM_FILLING || s->phase == STREAM_OPEN);
     }
     for (const struct stream *s = e->first; s; s = s->next)
         c->waiting++;

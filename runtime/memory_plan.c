@@ -13,6 +13,8 @@ enum { DEFAULT_CONTEXT = 8192, DEFAULT_PAGE = 64, PAGE_ALIGN = 64 };
 
 const char *const kv_kinds[KV_KINDS] = {"f32", "bf16", "fp8"};
 
+static const int64_t CACHE_MOST = (int64_t)16 << 30; // where nobody says how much
+
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
@@ -54,8 +56,10 @@ static bool choose_pool(struct memory_plan *p, const struct memory_request *r, s
 // Whole pages within the budget; at least one state of one page must fit.
 static bool choose_cache(struct memory_plan *p, const struct memory_request *r, struct error *error)
 {
-    const int64_t pages = r->cache_bytes / p->page_bytes, least = (int64_t)p->run_pages + 1;
-    if (r->cache_bytes == 0)
+    const int64_t lanes = p->pages * p->page_bytes, own = lanes < CACHE_MOST ? lanes : CACHE_MOST;
+    const int64_t pages = (r->cache_bytes < 0 ? own : r->cache_bytes) / p->page_bytes;
+    const int64_t least = (int64_t)p->run_pages + 1;
+    if (r->cache_bytes == 0 || (r->cache_bytes < 0 && pages < least))
         return true;
     if (pages < least)
         return error_set(error,

@@ -100,6 +100,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
         return false;
     }
     ask_seed(&f, job);
+    x->conversation = &r->conversation;
     rules->keep_special = f.at[FIELD_SKIP_SPECIAL_TOKENS].given && !f.at[FIELD_SKIP_SPECIAL_TOKENS].truth;
     rules->opener = reasons ? NULL : r->opener;
     rules->forced = reasons ? r->opener : NULL;

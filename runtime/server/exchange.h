@@ -17,6 +17,7 @@
 
 #include <jansson.h>
 
+struct conversation;
 struct exchange;
 struct MHD_Connection;
 
@@ -72,7 +73,8 @@ struct exchange {
     void *state;
     struct job *job;
     struct answer answer;
-    struct connection_side *side; // exchange.c and http.c only
+    const struct conversation *conversation; // of a chat, part of the state; NULL: none
+    struct connection_side *side;            // exchange.c and http.c only
 };
 
 // ---- answering ---------------------------------------------------------------------------------------------------------------

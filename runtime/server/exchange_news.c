@@ -8,6 +8,7 @@
 
 #include "runtime/server/exchange_side.h"
 #include "runtime/server/log.h"
+#include "runtime/server/warm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +107,7 @@ static void finish(struct exchange *x, const struct news *n)
         x->dialect->end(x, &o);
         exchange_close(x);
         report(x, n, o.reason);
+        warm_offer(x->server->warm, x);
     } else {
         if (!away && stage == JOB_REFUSED)
             fail(x, 400, x->side->param, cause.text);

@@ -7,6 +7,7 @@
 #include "runtime/server/http.h"
 #include "runtime/server/keys.h"
 #include "runtime/server/response_store.h"
+#include "runtime/server/warm.h"
 #include "runtime/server/watch.h"
 #include "runtime/server/workers.h"
 #include "runtime/tokenizer.h"
@@ -27,8 +28,8 @@ static bool open_parts(struct server *s, struct error *error)
     if (!s->responses)
         return error_set(error, "no memory for the server");
     return (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
-           host_open(&s->host, s->engine, error) && watch_open(&s->watch, error) &&
-           workers_open(&s->workers, WORKERS, error) && http_open(s, error);
+           host_open(&s->host, s->engine, error) && warm_open(&s->warm, s->host, error) &&
+           watch_open(&s->watch, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
 }
 
 bool server_open(struct server **out, struct engine *engine, const struct server_options *options, struct error *error)
@@ -84,6 +85,7 @@ void server_close(struct server *s)
     http_close(s);
     host_close(s->host); // its last news go to the workers
     workers_close(s->workers);
+    warm_close(s->warm);
     watch_close(s->watch);
     keys_close(s->keys);
     response_store_close(s->responses);

@@ -26,6 +26,7 @@ struct keys;
 struct response_store;
 struct workers;
 struct watch;
+struct warm;
 struct MHD_Daemon;
 
 struct server_options {
@@ -52,6 +53,7 @@ struct server {
     struct host *host;
     struct workers *workers;
     struct watch *watch;
+    struct warm *warm; // NULL: the engine keeps no states
     struct keys *keys; // NULL: none
     struct MHD_Daemon *daemon;
     struct metrics metrics;
