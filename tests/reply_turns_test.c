@@ -207,6 +207,9 @@ int main(void)
         ok(conversation_fits(f, false), name, NULL);
     }
     ok(!conversation_fits(&families[0], true), "red: a lost byte is found", NULL);
+    ok(reply_is_marker("<think>", 7) && reply_is_marker("</tool_call>", 12) && !reply_is_marker("<think", 6) &&
+           !reply_is_marker("<|im_end|>", 10),
+       "markers of reasoning and calls", NULL);
     char *opener = reply_call_opener(REPLY_XML, "edit"), *any = reply_call_opener(REPLY_JSON, NULL);
     ok(opener && !strcmp(opener, "<tool_call>\n<function=edit>\n") && any && !strcmp(any, "<tool_call>\n{\"name\": \""),
        "openers of calls", NULL);

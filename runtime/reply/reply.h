@@ -92,6 +92,9 @@ struct reply_style {
 // Finds out by rendering conversations with a call and with reasoning. A template that refuses them has neither.
 struct reply_style reply_style_of(const struct chat_template *templ);
 
+// Whether a token's text is a marker of reasoning or calls.
+bool reply_is_marker(const char *text, size_t bytes);
+
 // Whether a rendered prompt ends inside an open think block.
 bool reply_prompt_reasons(const struct reply_style *style, const char *prompt, size_t bytes);
 

@@ -47,6 +47,15 @@ struct reply_style reply_style_of(const struct chat_template *templ)
     return style;
 }
 
+bool reply_is_marker(const char *text, size_t bytes)
+{
+    static const char *const markers[] = {think_open, think_close, "<tool_call>", "</tool_call>"};
+    for (size_t i = 0; i < sizeof markers / sizeof *markers; i++)
+        if (strlen(markers[i]) == bytes && !memcmp(markers[i], text, bytes))
+            return true;
+    return false;
+}
+
 bool reply_prompt_reasons(const struct reply_style *style, const char *prompt, size_t bytes)
 {
     if (!style->reasoning_open)

@@ -68,7 +68,8 @@ static void take(void *user, const struct reply_event *event)
 bool answer_open(struct answer *a, const struct tokenizer *tokenizer, const struct answer_rules *rules,
                  void (*sink)(void *user, const struct reply_event *event), void *user, struct error *error)
 {
-    *a = (struct answer){.sink = sink, .user = user};
+    *a = (struct answer){.sink = sink, .user = user, .skip_special = !rules->keep_special};
+    a->markers = rules->reply.reasoning_close || rules->reply.dialect != REPLY_PLAIN;
     tokenizer_stream_open(&a->stream, tokenizer, !rules->keep_special);
     sha256_begin(&a->hash);
     a->reply = reply_new(&rules->reply, error);
@@ -91,6 +92,14 @@ static bool is_end(int32_t id)
     return false;
 }
 
+// Checkpoints differ in whether the markers of reasoning and calls are special tokens; as text they always count.
+static bool is_marker(const struct answer *a, int32_t token)
+{
+    size_t bytes = 0;
+    const char *text = a->markers ? tokenizer_token(a->stream.tokenizer, token, &bytes) : NULL;
+    return text && reply_is_marker(text, bytes);
+}
+
 bool answer_feed(struct answer *a, int32_t token, struct error *error)
 {
     const char *piece;
@@ -101,6 +110,7 @@ bool answer_feed(struct answer *a, int32_t token, struct error *error)
     a->ended = is_end(token);
     if (a->ended)
         return true;
+    a->stream.skip_special = a->skip_special && !is_marker(a, token);
     if (!tokenizer_stream_push(&a->stream, token, &piece, &bytes, error))
         return false;
     const bool reasoned = answer_reasons(a);
@@ -129,12 +139,7 @@ bool answer_blank(const struct answer *a, int32_t token)
 
 void answer_end(struct answer *a)
 {
-    const char *piece;
-    size_t bytes;
-    tokenizer_stream_flush(&a->stream, &piece, &bytes);
-    if (bytes && !a->stopped)
-        reply_feed(a->reply, piece, bytes, take, a);
-    reply_end(a->reply, take, a);
+    reply_end(a->reply, take, a); // a character that the limit cut is left out, streamed or whole
 }
 
 void answer_close(struct answer *a)

@@ -32,8 +32,9 @@ struct answer {
     struct tokenizer_stream stream;
     struct reply *reply;
     const char *opener;
-    bool open, stopped; // stopped: a stop string was met
-    bool ended;         // the last token was an end token
+    bool skip_special, markers; // markers: of reasoning and calls are text even so
+    bool open, stopped;         // stopped: a stop string was met
+    bool ended;                 // the last token was an end token
     struct string content, reasoning;
     struct answer_call *calls;
     int call_count, call_room;
