@@ -210,6 +210,11 @@ int main(void)
     ok(reply_is_marker("<think>", 7) && reply_is_marker("</tool_call>", 12) && !reply_is_marker("<think", 6) &&
            !reply_is_marker("<|im_end|>", 10),
        "markers of reasoning and calls", NULL);
+    const struct reply_style named = reply_style_of(&template_flash_next), silent = reply_style_of(&template_qwen3);
+    ok(!strcmp(reply_effort(&named, "high"), "xhigh") && !strcmp(reply_effort(&named, "max"), "xhigh") &&
+           !strcmp(reply_effort(&named, "minimal"), "low") && !strcmp(reply_effort(&named, "medium"), "medium") &&
+           !strcmp(reply_effort(&silent, "high"), "high") && !reply_effort(&named, "very"),
+       "levels of reasoning go to the nearest that the template takes", NULL);
     char *opener = reply_call_opener(REPLY_XML, "edit"), *any = reply_call_opener(REPLY_JSON, NULL);
     ok(opener && !strcmp(opener, "<tool_call>\n<function=edit>\n") && any && !strcmp(any, "<tool_call>\n{\"name\": \""),
        "openers of calls", NULL);

@@ -87,10 +87,15 @@ bool reply_call_cut(const struct reply *reply);
 struct reply_style {
     enum reply_dialect dialect;
     const char *reasoning_open, *reasoning_close; // NULL where the template knows no think block
+    unsigned efforts;                             // which levels the template takes, by their place in the order
 };
 
 // Finds out by rendering conversations with a call and with reasoning. A template that refuses them has neither.
 struct reply_style reply_style_of(const struct chat_template *templ);
+
+// The level of reasoning that the template takes and that is nearest to the one asked for, the higher of two: one of "minimal", "low",
+// "medium", "high", "xhigh", "max"; "none" for none. NULL: `asked` is none of these.
+const char *reply_effort(const struct reply_style *style, const char *asked);
 
 // Whether a token's text is a marker of reasoning or calls.
 bool reply_is_marker(const char *text, size_t bytes);

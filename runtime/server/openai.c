@@ -138,21 +138,25 @@ void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget
     const struct server_options *o = &x->server->options;
     if (o->thinking)
         set_default(kwargs, "enable_thinking", json_boolean(!strcmp(o->thinking, "on")));
-    if (o->effort)
-        set_default(kwargs, "reasoning_effort", json_string(o->effort));
+    const char *level = o->effort ? reply_effort(&x->server->style, o->effort) : NULL;
+    if (level && !strcmp(level, "none"))
+        set_default(kwargs, "enable_thinking", json_false());
+    else if (level)
+        set_default(kwargs, "reasoning_effort", json_string(level));
     *budget = o->budget < 0 ? 0 : o->budget > 1 ? o->budget : 1;
 }
 
 static bool ask_effort(struct exchange *x, const json_t *effort, json_t *kwargs)
 {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
-    bool known = false;
-    for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
-        known = known || (json_is_string(effort) && !strcmp(json_string_value(effort), efforts[i]));
-    if (!known)
+    const char *level = json_is_string(effort) ? reply_effort(&x->server->style, json_string_value(effort)) : NULL;
+    if (!level)
         return ask_bad(x, "reasoning_effort", "one of none, minimal, low, medium, high, xhigh, max");
-    set_default(kwargs, "enable_thinking", json_boolean(strcmp(json_string_value(effort), "none") != 0));
-    json_object_set(kwargs, "reasoning_effort", (json_t *)(uintptr_t)effort);
+    const bool none = !strcmp(level, "none");
+    set_default(kwargs, "enable_thinking", json_boolean(!none));
+    if (none)
+        json_object_del(kwargs, "reasoning_effort");
+    else
+        json_object_set_new(kwargs, "reasoning_effort", json_string(level));
     return true;
 }
 
