@@ -38,7 +38,7 @@ static struct grammar *make(char kind, const char *text, struct error *error)
         grammar_text(&g, vocabulary, text, strlen(text), error);
     if (kind == 'x' || kind == 'o') {
         json_object_foreach(json, name, value) tools[count++] = (struct grammar_tool){name, value};
-        grammar_tool_call(&g, vocabulary, kind == 'x' ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count, true,
+        grammar_tool_call(&g, vocabulary, kind == 'x' ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count, true, NULL,
                           error);
     }
     if (kind == 'c') {

@@ -61,9 +61,10 @@ struct grammar_tool {
     const char *name;
     const json_t *parameters; // schema of the arguments, or NULL: any object
 };
-// one: exactly one call, else one or more.
+// one: exactly one call, else one or more. otherwise: a schema whose value the reply may be instead, or NULL.
 bool grammar_tool_call(struct grammar **out, const struct grammar_vocabulary *vocabulary, enum grammar_dialect dialect,
-                       const struct grammar_tool *tools, int count, bool one, struct error *error);
+                       const struct grammar_tool *tools, int count, bool one, const json_t *otherwise,
+                       struct error *error);
 
 struct grammar *grammar_hold(struct grammar *grammar); // one more holder; returns it
 void grammar_release(struct grammar *grammar);         // NULL is allowed
@@ -108,7 +109,7 @@ bool grammar_mask(struct grammar *grammar, const struct grammar_state *state, ui
 // Tokens that are likely because the grammar leaves no other bytes: up to `room` of them. A guess, for drafts.
 int grammar_guess(struct grammar *grammar, const struct grammar_state *state, int32_t *tokens, int room);
 
-// Bytes that the grammar and what it keeps for matching take now.
+// Bytes that the grammar and what it keeps for matching took after the last mask; any thread may ask.
 int64_t grammar_bytes(const struct grammar *grammar);
 
 #endif

@@ -224,6 +224,7 @@ bool grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t *wo
     for (int32_t i = 0; i < v->end_count && grammar_may_end(s); i++)
         mark(words, v->end[i]);
     *count = count_bits(words, n);
+    grammar_count(g);
     return true;
 }
 

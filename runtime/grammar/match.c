@@ -332,6 +332,7 @@ bool grammar_make(struct grammar **out, const struct grammar_vocabulary *v, stru
         grammar_release(g);
         return error_set(error, "no memory for a grammar");
     }
+    grammar_count(g);
     *out = g;
     return true;
 }
@@ -357,11 +358,18 @@ void grammar_release(struct grammar *g)
 
 int64_t grammar_bytes(const struct grammar *g)
 {
+    return atomic_load(&g->bytes);
+}
+
+void grammar_count(struct grammar *g)
+{
     const struct form *f = &g->form;
     const struct locals *l = &g->locals;
-    return (int64_t)sizeof *g + f->node_room * (int64_t)sizeof *f->nodes + f->set_room * (int64_t)sizeof *f->sets +
-           f->loop_room * (int64_t)sizeof *f->loops + f->rule_room * (int64_t)sizeof *f->rules +
-           (g->frames.room + l->frames.room) * (int64_t)(sizeof(struct frame) + 2 * sizeof(int32_t)) +
-           l->room * (int64_t)(sizeof *l->at + (size_t)g->classes * sizeof *l->next) +
-           l->config_room * (int64_t)sizeof *l->configs + l->mask_bytes;
+    const int64_t bytes =
+        (int64_t)sizeof *g + f->node_room * (int64_t)sizeof *f->nodes + f->set_room * (int64_t)sizeof *f->sets +
+        f->loop_room * (int64_t)sizeof *f->loops + f->rule_room * (int64_t)sizeof *f->rules +
+        (g->frames.room + l->frames.room) * (int64_t)(sizeof(struct frame) + 2 * sizeof(int32_t)) +
+        l->room * (int64_t)(sizeof *l->at + (size_t)g->classes * sizeof *l->next) +
+        l->config_room * (int64_t)sizeof *l->configs + l->mask_bytes + 2 * STATES_MOST * (int64_t)sizeof *l->slot;
+    atomic_store(&g->bytes, bytes);
 }

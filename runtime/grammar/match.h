@@ -23,8 +23,8 @@ enum {
     DEPTH_NESTS = 768,      // rules that nest are refused above
     FRAMES_MOST = 1 << 20,  // that one grammar may see
     STATES_MOST = 1 << 16,  // local places kept at once
-    TABLE_BYTES = 32 << 20, // of their transitions
-    MASK_BYTES = 32 << 20,  // of their masks
+    TABLE_BYTES = 16 << 20, // of their transitions
+    MASK_BYTES = 16 << 20,  // of their masks
     WORK_MOST = 1 << 23,    // steps that one call may take
     SEEN_SLOTS = 1 << 13,
     SEEN_MOST = SEEN_SLOTS / 2,
@@ -92,6 +92,7 @@ struct seen {
 
 struct grammar {
     atomic_int holders;
+    atomic_llong bytes; // as grammar_count found them last
     struct form form;
     const struct grammar_vocabulary *vocabulary;
     uint8_t class_of[256], byte_of[256]; // bytes that no set tells apart; one byte of each class
@@ -142,6 +143,9 @@ void locals_trim(struct grammar *grammar);
 int32_t locals_find(struct grammar *grammar, struct grammar_config *configs, int32_t count);
 // Where a byte's class leads from a local place, found out and kept; -1: grammar->failed.
 int32_t locals_step(struct grammar *grammar, int32_t local, int class);
+
+// Takes stock of grammar_bytes.
+void grammar_count(struct grammar *grammar);
 
 // Notes why the call in progress fails; returns false.
 bool grammar_fail(struct grammar *grammar, const char *why);

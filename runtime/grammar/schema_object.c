@@ -65,7 +65,7 @@ static bool read_others(struct schema_job *job, const json_t *schema, struct obj
 {
     const json_t *others = json_object_get(schema, "additionalProperties");
     const json_t *patterns = json_object_get(schema, "patternProperties"), *value;
-    const bool named = json_object_size(json_object_get(schema, "properties")) > 0;
+    const bool named = json_object_get(schema, "properties") != NULL;
     const char *key;
     o->others = others ? others : named || patterns ? json_false() : json_true();
     if (patterns) {

@@ -149,7 +149,7 @@ static int32_t xml_arguments(struct calls *c, int32_t next)
     struct schema_job job;
     if (c->tool->parameters && job_open(c, &job)) {
         const json_t *flat = schema_flat(&job, c->tool->parameters, 0);
-        const bool named = json_object_size(json_object_get(flat, "properties")) > 0;
+        const bool named = json_object_get(flat, "properties") != NULL;
         if (named)
             next = named_parameters(c, &job, flat, next);
         job_close(c, &job);
@@ -234,8 +234,20 @@ static int32_t any_call(struct calls *c, enum grammar_dialect dialect, const str
     return rule;
 }
 
+// A value that comes instead of calls.
+static int32_t other_value(struct calls *c, const json_t *schema, int32_t next)
+{
+    struct schema_job job;
+    const struct grammar_tool whole = {.parameters = schema};
+    c->tool = &whole;
+    next = job_open(c, &job) ? schema_value(&job, schema, 0, next) : -1;
+    job_close(c, &job);
+    return next;
+}
+
 bool grammar_tool_call(struct grammar **out, const struct grammar_vocabulary *v, enum grammar_dialect dialect,
-                       const struct grammar_tool *tools, int count, bool one, struct error *error)
+                       const struct grammar_tool *tools, int count, bool one, const json_t *otherwise,
+                       struct error *error)
 {
     struct calls c = {.vocabulary = v, .value = -1, .error = error};
     struct form *f = &c.form;
@@ -248,7 +260,10 @@ bool grammar_tool_call(struct grammar **out, const struct grammar_vocabulary *v,
     const int32_t call = any_call(&c, dialect, tools, count), star = form_star(f), end = form_return(f);
     f->root = form_rule(f);
     form_star_end(f, star, text(&c, "\n", form_call(f, call, star)), end);
-    form_define(f, f->root, form_call(f, call, one ? end : star));
+    int32_t first = form_call(f, call, one ? end : star);
+    if (otherwise)
+        first = form_either(f, first, other_value(&c, otherwise, end));
+    form_define(f, f->root, first);
     if (form_finish(f, NULL, NULL))
         return grammar_make(out, v, f, error);
     form_close(f);

@@ -3,6 +3,7 @@
 // A chat in OpenAI's shape to a job; see chat_request.h. What is wrong is said before anything is rendered.
 
 #include "runtime/server/chat_request.h"
+#include "runtime/server/structured.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,20 @@ static bool ask(struct exchange *x, struct chat_request *r, struct job *job, str
            ask_stops(x, json_object_get(r->root, "stop"), "stop", &r->stops);
 }
 
+static bool parallel(const struct fields *f)
+{
+    return !f->at[FIELD_PARALLEL_TOOL_CALLS].given || f->at[FIELD_PARALLEL_TOOL_CALLS].truth;
+}
+
+// The grammar of the reply: a call that must be made, else the form that is asked for.
+static bool ask_form(struct exchange *x, const struct chat_request *r, const json_t *tools, bool must, const char *name,
+                     const struct fields *f, struct job *job)
+{
+    if (must)
+        return structured_calls(x, tools, name, parallel(f), job);
+    return structured_ask(x, r->root, tools, job);
+}
+
 bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root, struct job *job,
                        struct answer_rules *rules)
 {
@@ -93,7 +108,9 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
     if (!ask_thinking(x, &f, r->root, r->conversation.kwargs, &rules->budget))
         return false;
     const struct reply_style *style = &x->server->style;
-    if (must && !(r->opener = reply_call_opener(style->dialect, name)))
+    if (!ask_form(x, r, tools, must, name, &f, job))
+        return false;
+    if (must && !job->grammar && !(r->opener = reply_call_opener(style->dialect, name)))
         return ask_bad(x, "tool_choice", "auto or none: this model has no tool calls, so auto or none");
     if (!conversation_encode(&r->conversation, x->tokenizer, style, r->opener, job, &reasons, &error)) {
         exchange_error(x, 400, NULL, NULL, "messages", "%s", error.text);
@@ -101,6 +118,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
     }
     ask_seed(&f, job);
     x->conversation = &r->conversation;
+    job->grammar_after = reasons ? style->reasoning_close : NULL;
     rules->keep_special = f.at[FIELD_SKIP_SPECIAL_TOKENS].given && !f.at[FIELD_SKIP_SPECIAL_TOKENS].truth;
     rules->opener = reasons ? NULL : r->opener;
     rules->forced = reasons ? r->opener : NULL;
@@ -112,7 +130,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
         .tools = r->conversation.tools,
         .stop = r->stops.text,
         .stop_count = r->stops.count,
-        .parallel_calls = !f.at[FIELD_PARALLEL_TOOL_CALLS].given || f.at[FIELD_PARALLEL_TOOL_CALLS].truth,
+        .parallel_calls = parallel(&f),
     };
     return true;
 }

@@ -168,7 +168,12 @@ static void start(struct host *h, struct job *job)
         .marks = job->marks,
         .mark_count = job->mark_count,
         .background = job->background,
-        .options = {.sampling = job->sampling, .drafts = job->no_drafts ? 0 : -1, .logprobs = job->logprobs},
+        .options = {.sampling = job->sampling,
+                    .drafts = job->no_drafts ? 0 : -1,
+                    .logprobs = job->logprobs,
+                    .grammar = job->grammar,
+                    .grammar_after = job->grammar_after,
+                    .grammar_read = job->base},
     };
     struct error error = {0};
     if (atomic_load(&job->cancel)) {

@@ -3,6 +3,7 @@
 // Making and freeing jobs.
 
 #include "runtime/server/job.h"
+#include "runtime/grammar/grammar.h"
 
 #include <stdlib.h>
 
@@ -26,6 +27,7 @@ void job_free(struct job *job)
     free(job->marks);
     free(job->tokens);
     free(job->chances);
+    grammar_release(job->grammar);
     free(job);
 }
 

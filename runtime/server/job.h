@@ -27,13 +27,15 @@ struct job {
     // asked for
     int32_t *ids; // the prompt [count]; owned
     int count;
-    int reply;                // most reply tokens, 1 or more
-    struct sampling sampling; // .bias points to bias
-    struct token_bias *bias;  // owned, or NULL
-    int logprobs;             // as in struct stream_options
-    bool ignore_end;          // go on after end tokens
-    bool no_drafts;           // one token a round; the tokens are the same
-    bool background;          // steps aside for those that are not
+    int reply;                 // most reply tokens, 1 or more
+    struct sampling sampling;  // .bias points to bias
+    struct token_bias *bias;   // owned, or NULL
+    int logprobs;              // as in struct stream_options
+    bool ignore_end;           // go on after end tokens
+    struct grammar *grammar;   // that the reply must follow, held; or NULL
+    const char *grammar_after; // the text behind which it begins; NULL: at once. The server's
+    bool no_drafts;            // one token a round; the tokens are the same
+    bool background;           // steps aside for those that are not
     int *marks; // positions of the prompt where a state is worth keeping [mark_count], as in struct request; owned
     int mark_count;
     void (*changed)(

@@ -5,6 +5,7 @@
 #include "runtime/model.h"
 #include "runtime/server/openai.h"
 #include "runtime/server/routes.h"
+#include "runtime/server/structured.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -205,7 +206,8 @@ void completions_handle(struct exchange *x)
     }
     c->root = root;
     x->state = c;
-    if (!ask(x, c, &f, job) || !read_prompt(x, &f, json_object_get(root, "prompt"), job)) {
+    if (!ask(x, c, &f, job) || !structured_ask(x, root, NULL, job) ||
+        !read_prompt(x, &f, json_object_get(root, "prompt"), job)) {
         job_free(job);
         release(x);
         return;

@@ -7,6 +7,7 @@
 #include "runtime/server/http.h"
 #include "runtime/server/keys.h"
 #include "runtime/server/response_store.h"
+#include "runtime/server/structured.h"
 #include "runtime/server/warm.h"
 #include "runtime/server/watch.h"
 #include "runtime/server/workers.h"
@@ -27,7 +28,8 @@ static bool open_parts(struct server *s, struct error *error)
     s->responses = response_store_open(STORE_COUNT, STORE_BYTES);
     if (!s->responses)
         return error_set(error, "no memory for the server");
-    return (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
+    return structured_open(&s->structured, error) &&
+           (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
            host_open(&s->host, s->engine, error) && warm_open(&s->warm, s->host, error) &&
            watch_open(&s->watch, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
 }
@@ -89,6 +91,7 @@ void server_close(struct server *s)
     watch_close(s->watch);
     keys_close(s->keys);
     response_store_close(s->responses);
+    structured_close(s->structured);
     metrics_close(&s->metrics);
     free(s);
 }

@@ -24,6 +24,7 @@ enum {
 
 struct keys;
 struct response_store;
+struct structured;
 struct workers;
 struct watch;
 struct warm;
@@ -66,6 +67,7 @@ struct server {
     atomic_int exchanges;             // requests whose reply is not out
     atomic_bool draining;             // takes no new requests
     struct response_store *responses; // that were asked to be kept
+    struct structured *structured;    // grammars; NULL: replies cannot follow any
     void *extra;                      // of whoever adds to the server; see routes.c
 };
 

@@ -6,6 +6,7 @@
 #include "runtime/server/exchange.h"
 #include "runtime/server/keys.h"
 #include "runtime/server/metrics.h"
+#include "runtime/server/structured.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -259,7 +260,8 @@ void memory_handle(struct exchange *x)
         }
     }
     exchange_json(x, 200,
-                  json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "weight_bytes",
+                  json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "grammar_bytes",
+                            (json_int_t)structured_bytes(x->server->structured), "weight_bytes",
                             (json_int_t)model.weight_bytes, "arena_bytes", (json_int_t)model.arena_bytes, "pool_bytes",
                             (json_int_t)(e->pages * e->page_bytes), "pool_bytes_claimed",
                             (json_int_t)(e->pages_claimed * e->page_bytes), "pool_bytes_most",

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests to grammars; see structured.h. Kept grammars are found by the whole text that they were made of, and the ones that
+// were used longest ago go first.
+
+#include "runtime/server/structured.h"
+
+#include "runtime/model.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { KEPT = 32, TOOLS_MOST = 256 };
+static const int64_t KEPT_BYTES = 256 << 20;
+
+struct kept {
+    uint64_t hash;
+    char *key; // kind, then its text
+    struct grammar *grammar;
+    uint64_t used;
+};
+
+struct structured {
+    pthread_mutex_t lock;
+    struct grammar_vocabulary *vocabulary;
+    struct kept kept[KEPT];
+    uint64_t uses;
+};
+
+bool structured_open(struct structured **out, struct error *error)
+{
+    struct structured *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return error_set(error, "no memory for the server");
+    pthread_mutex_init(&s->lock, NULL);
+    if (!grammar_vocabulary_open(&s->vocabulary, &tokenizer_tables, model.vocabulary, model.end_tokens, model.end_count,
+                                 error)) {
+        structured_close(s);
+        return false;
+    }
+    *out = s;
+    return true;
+}
+
+static void forget(struct kept *k)
+{
+    grammar_release(k->grammar);
+    free(k->key);
+    *k = (struct kept){0};
+}
+
+void structured_close(struct structured *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < KEPT; i++)
+        forget(&s->kept[i]);
+    grammar_vocabulary_close(s->vocabulary);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static int64_t kept_bytes(const struct structured *s)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < KEPT; i++)
+        bytes += s->kept[i].grammar ? grammar_bytes(s->kept[i].grammar) : 0;
+    return bytes;
+}
+
+int64_t structured_bytes(struct structured *s)
+{
+    if (!s)
+        return 0;
+    pthread_mutex_lock(&s->lock);
+    const int64_t bytes = kept_bytes(s);
+    pthread_mutex_unlock(&s->lock);
+    return bytes + grammar_vocabulary_bytes(s->vocabulary);
+}
+
+// ---- grammars that are kept ----------------------------------------------------------------------------------------------------
+
+static struct kept *oldest(struct structured *s)
+{
+    struct kept *found = &s->kept[0];
+    for (int i = 0; i < KEPT && found->grammar; i++)
+        if (!s->kept[i].grammar || s->kept[i].used < found->used)
+            found = &s->kept[i];
+    return found;
+}
+
+// One more holder of the grammar of this key, or NULL.
+static struct grammar *recall(struct structured *s, const char *key)
+{
+    const uint64_t hash = XXH3_64bits(key, strlen(key));
+    struct grammar *found = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < KEPT && !found; i++) {
+        struct kept *k = &s->kept[i];
+        if (k->grammar && k->hash == hash && !strcmp(k->key, key)) {
+            found = grammar_hold(k->grammar);
+            k->used = ++s->uses;
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}
+
+// Keeps a grammar beside its caller's hold; takes the key.
+static void remember(struct structured *s, char *key, struct grammar *grammar)
+{
+    pthread_mutex_lock(&s->lock);
+    while (kept_bytes(s) + grammar_bytes(grammar) > KEPT_BYTES) {
+        struct kept *last = NULL;
+        for (int i = 0; i < KEPT; i++)
+            if (s->kept[i].grammar && (!last || s->kept[i].used < last->used))
+                last = &s->kept[i];
+        if (!last)
+            break;
+        forget(last);
+    }
+    struct kept *place = oldest(s);
+    forget(place);
+    *place = (struct kept){XXH3_64bits(key, strlen(key)), key, grammar_hold(grammar), ++s->uses};
+    pthread_mutex_unlock(&s->lock);
+}
+
+// ---- what is asked for -----------------------------------------------------------------------------------------------------------
+
+enum kind { KIND_SCHEMA, KIND_REGEX, KIND_CHOICE, KIND_TEXT, KIND_CALLS };
+
+struct wish {
+    enum kind kind;
+    const char *param; // the field that asks
+    const json_t *value;
+    int count; // of fields that asked
+    // calls
+    const json_t *tools;
+    const char *name;
+    bool one;
+};
+
+static bool bad(struct exchange *x, const char *param, const char *text)
+{
+    exchange_error(x, 400, NULL, "invalid_value", param, "%s: %s", param, text);
+    return false;
+}
+
+static bool make_choice(struct grammar **out, const struct grammar_vocabulary *v, const json_t *list,
+                        struct error *error)
+{
+    const size_t count = json_array_size(list);
+    const char **texts = calloc(count + 1, sizeof *texts);
+    size_t *bytes = calloc(count + 1, sizeof *bytes);
+    bool good = texts && bytes ? true : error_set(error, "no memory for a grammar");
+    for (size_t i = 0; good && i < count; i++) {
+        const json_t *one = json_array_get(list, i);
+        good = json_is_string(one) ? true : error_set(error, "an array of texts is expected");
+        texts[i] = json_string_value(one);
+        bytes[i] = json_string_length(one);
+    }
+    good = good && grammar_choice(out, v, texts, bytes, (int)count, error);
+    free(texts);
+    free(bytes);
+    return good;
+}
+
+static bool make_calls(struct grammar **out, struct exchange *x, const struct wish *w, struct error *error)
+{
+    struct grammar_tool tools[TOOLS_MOST];
+    int count = 0;
+    for (size_t i = 0; i < json_array_size(w->tools); i++) {
+        const json_t *function = json_object_get(json_array_get(w->tools, i), "function");
+        const char *name = json_string_value(json_object_get(function, "name"));
+        if (!name || (w->name && strcmp(name, w->name)))
+            continue;
+        if (count == TOOLS_MOST)
+            return error_set(error, "at most %d tools can be asked for", TOOLS_MOST);
+        tools[count++] = (struct grammar_tool){name, json_object_get(function, "parameters")};
+    }
+    return grammar_tool_call(out, x->server->structured->vocabulary,
+                             x->server->style.dialect == REPLY_XML ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count,
+                             w->one, w->value, error);
+}
+
+static bool compile(struct grammar **out, struct exchange *x, const struct wish *w, struct error *error)
+{
+    const struct grammar_vocabulary *v = x->server->structured->vocabulary;
+    const char *text = json_string_value(w->value);
+    const size_t bytes = json_string_length(w->value);
+    switch (w->kind) {
+    case KIND_SCHEMA:
+        return grammar_schema(out, v, w->value, error);
+    case KIND_REGEX:
+        return text ? grammar_regex(out, v, text, bytes, error) : error_set(error, "a text is expected");
+    case KIND_CHOICE:
+        return json_is_array(w->value) ? make_choice(out, v, w->value, error)
+                                       : error_set(error, "an array of texts is expected");
+    case KIND_TEXT:
+        return text ? grammar_text(out, v, text, bytes, error) : error_set(error, "a text is expected");
+    default:
+        return make_calls(out, x, w, error);
+    }
+}
+
+// Everything that the grammar depends on, as text; the caller frees it.
+static char *key_of(const struct exchange *x, const struct wish *w)
+{
+    json_t *all = json_pack("[i, i, O*, O*, s*, b]", (int)w->kind, (int)x->server->style.dialect, w->value, w->tools,
+                            w->name, w->one);
+    char *key = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_decref(all);
+    return key;
+}
+
+// The job's grammar: one that is kept, or a new one. False: error says why.
+static bool fulfil(struct exchange *x, const struct wish *w, struct job *job, struct error *error)
+{
+    struct structured *s = x->server->structured;
+    char *key = key_of(x, w);
+    if (!key)
+        return error_set(error, "no memory for a grammar");
+    job->grammar = recall(s, key);
+    if (!job->grammar && compile(&job->grammar, x, w, error)) {
+        remember(s, key, job->grammar);
+        return true;
+    }
+    free(key);
+    return job->grammar != NULL;
+}
+
+static void wish_for(struct wish *w, enum kind kind, const char *param, const json_t *value)
+{
+    if (!value || json_is_null(value))
+        return;
+    w->kind = kind;
+    w->param = param;
+    w->value = value;
+    w->count++;
+}
+
+// ---- fields ----------------------------------------------------------------------------------------------------------------------
+
+static const char *type_of(const json_t *format)
+{
+    const char *type = json_string_value(json_object_get(format, "type"));
+    return type ? type : "";
+}
+
+static bool read_format(struct exchange *x, const json_t *format, const json_t *object, struct wish *w)
+{
+    const json_t *given = json_object_get(format, "json_schema"), *schema = json_object_get(given, "schema");
+    if (!format || json_is_null(format) || !strcmp(type_of(format), "text"))
+        return true;
+    if (!strcmp(type_of(format), "json_object")) {
+        wish_for(w, KIND_SCHEMA, "response_format", object);
+        return true;
+    }
+    if (strcmp(type_of(format), "json_schema"))
+        return bad(x, "response_format", "type must be one of text, json_object, json_schema");
+    if (!json_is_object(given) || !schema)
+        return bad(x, "response_format", "json_schema must be an object with the schema as its \"schema\"");
+    wish_for(w, KIND_SCHEMA, "response_format", schema);
+    return true;
+}
+
+static bool read_outputs(struct exchange *x, const json_t *outputs, const json_t *object, struct wish *w)
+{
+    const json_t *value;
+    const char *key;
+    if (!outputs || json_is_null(outputs))
+        return true;
+    if (!json_is_object(outputs))
+        return bad(x, "structured_outputs", "an object is expected");
+    json_object_foreach((json_t *)(uintptr_t)outputs, key, value)
+    {
+        if (!strcmp(key, "json"))
+            wish_for(w, KIND_SCHEMA, "structured_outputs", value);
+        else if (!strcmp(key, "regex"))
+            wish_for(w, KIND_REGEX, "structured_outputs", value);
+        else if (!strcmp(key, "choice"))
+            wish_for(w, KIND_CHOICE, "structured_outputs", value);
+        else if (!strcmp(key, "grammar"))
+            wish_for(w, KIND_TEXT, "structured_outputs", value);
+        else if (!strcmp(key, "json_object") && json_is_true(value))
+            wish_for(w, KIND_SCHEMA, "structured_outputs", object);
+        else if (!json_is_null(value) && !json_is_false(value))
+            return bad(x, "structured_outputs", "json, regex, choice, grammar and json_object are understood");
+    }
+    return true;
+}
+
+// A schema may come as a text that holds it.
+static bool parse_schema(struct exchange *x, struct wish *w, json_t **parsed)
+{
+    *parsed = NULL;
+    if (w->kind != KIND_SCHEMA || !json_is_string(w->value))
+        return true;
+    struct error error;
+    *parsed = input_parse(json_string_value(w->value), json_string_length(w->value), &error);
+    w->value = *parsed;
+    return *parsed || bad(x, w->param, "the text is no JSON schema");
+}
+
+bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools, struct job *job)
+{
+    json_t *object = json_pack("{s:s}", "type", "object"), *parsed = NULL;
+    struct wish w = {.one = true};
+    struct error error = {0};
+    bool good = object && read_format(x, json_object_get(root, "response_format"), object, &w) &&
+                read_outputs(x, json_object_get(root, "structured_outputs"), object, &w);
+    wish_for(&w, KIND_SCHEMA, "guided_json", json_object_get(root, "guided_json"));
+    wish_for(&w, KIND_REGEX, "guided_regex", json_object_get(root, "guided_regex"));
+    wish_for(&w, KIND_CHOICE, "guided_choice", json_object_get(root, "guided_choice"));
+    wish_for(&w, KIND_TEXT, "guided_grammar", json_object_get(root, "guided_grammar"));
+    if (good && w.count > 1)
+        good = bad(x, w.param, "only one form can be asked for");
+    if (good && w.count == 1)
+        good = x->server->structured ? parse_schema(x, &w, &parsed)
+                                     : bad(x, w.param, "this build has no tokenizer, so replies cannot follow a form");
+    if (good && w.count == 1 && w.kind == KIND_SCHEMA && json_array_size(tools) &&
+        x->server->style.dialect != REPLY_PLAIN) {
+        w.kind = KIND_CALLS;
+        w.tools = tools;
+        w.one = false;
+    }
+    if (good && w.count == 1 && job->ignore_end)
+        good = bad(x, "ignore_eos", "a reply that follows a form ends where that ends: leave it out");
+    if (good && w.count == 1 && !fulfil(x, &w, job, &error))
+        good = bad(x, w.param, error.text);
+    json_decref(parsed);
+    json_decref(object);
+    return good;
+}
+
+bool structured_calls(struct exchange *x, const json_t *tools, const char *name, bool parallel, struct job *job)
+{
+    const struct wish w = {.kind = KIND_CALLS, .tools = tools, .name = name, .one = name || !parallel};
+    struct error error = {0};
+    bool strict = false;
+    if (!x->server->structured || x->server->style.dialect == REPLY_PLAIN)
+        return true;
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        strict = strict || json_is_true(json_object_get(function, "strict"));
+    }
+    if (job->ignore_end)
+        return bad(x, "ignore_eos", "a call that is asked for ends where it ends: leave it out");
+    return fulfil(x, &w, job, &error) || !strict || bad(x, "tools", error.text);
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Forms of replies from a request on: what a chat asks for becomes a grammar, and the embedded model's replies under it are calls of
+// offered tools with arguments that fit, or values of the schema. What cannot be met is refused before a token. The way from the job to the
+// engine is that of the engine thread.
+
+#include "runtime/server/structured.h"
+#include "tests/dialects_rig.h"
+
+enum { SEEDS = 6, REPLY = 120 };
+
+static struct engine *engine;
+
+static const char tools[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"parameters\":{\"type\":\"object\",\"properties\":{\"n\":{"
+    "\"type\":"
+    "\"integer\",\"minimum\":1,\"maximum\":50},\"how\":{\"enum\":[\"fast\",\"slow\"]}},\"required\":[\"n\",\"how\"],"
+    "\"additionalProperties\":false}}},{\"type\":\"function\",\"function\":{\"name\":\"go\",\"parameters\":{\"type\":"
+    "\"object\","
+    "\"properties\":{}}}}]";
+
+// A chat without reasoning; `more` is put among its fields.
+static json_t *chat(const char *more, bool with_tools)
+{
+    json_t *body = json_pack("{s:[{s:s, s:s}], s:i, s:f, s:{s:b}}", "messages", "role", "user", "content", "Please do.",
+                             "max_tokens", REPLY, "temperature", 1.0, "chat_template_kwargs", "enable_thinking", 0);
+    json_t *extra = json_loads(more, 0, NULL);
+    json_object_update(body, extra);
+    json_decref(extra);
+    if (with_tools)
+        json_object_set_new(body, "tools", json_loads(tools, 0, NULL));
+    return body;
+}
+
+// Runs the job that was made, and reads its reply. True: it came to its end.
+static bool run(uint64_t seed)
+{
+    struct exchange *x = &exchange;
+    struct error error;
+    struct stream *s = NULL;
+    int32_t token;
+    bool busy = true, more = true;
+    struct sampling sampling = x->job->sampling;
+    sampling.seed = seed;
+    const struct request r = {.ids = x->job->ids,
+                              .count = x->job->count,
+                              .reply = REPLY,
+                              .options = {.sampling = sampling,
+                                          .drafts = -1,
+                                          .grammar = x->job->grammar,
+                                          .grammar_after = x->job->grammar_after,
+                                          .grammar_read = x->job->base}};
+    if (!stream_submit(engine, &s, &r, &error)) {
+        printf("# %s\n", error.text);
+        return false;
+    }
+    while (busy && engine_turn(engine, &busy, &error))
+        ;
+    answer_begin(&x->answer);
+    while (more && stream_take(s, &token, 1) == 1)
+        more = answer_feed(&x->answer, token, &error);
+    answer_end(&x->answer);
+    stream_close(s);
+    return x->answer.ended || x->answer.stopped; // stopped: behind its first call
+}
+
+static void ignore(struct exchange *x, const struct reply_event *event)
+{
+    (void)x;
+    (void)event;
+}
+
+// Asks and runs with one seed; the exchange stays open for the caller to look at.
+static bool reply(json_t *body, uint64_t seed)
+{
+    static struct dialect quiet;
+    bool good = ask(chat_handle, body, NULL);
+    if (!good)
+        return false;
+    quiet = *exchange.dialect;
+    quiet.piece = ignore;
+    exchange.dialect = &quiet;
+    return run(seed);
+}
+
+static bool call_fits(const struct answer_call *call, const char *name)
+{
+    json_t *arguments = json_loads(call->arguments.bytes ? call->arguments.bytes : "", 0, NULL);
+    const json_t *n = json_object_get(arguments, "n"), *how = json_object_get(arguments, "how");
+    bool good = call->name.bytes && (!name || !strcmp(call->name.bytes, name));
+    if (good && !strcmp(call->name.bytes, "get"))
+        good = json_is_integer(n) && json_integer_value(n) >= 1 && json_integer_value(n) <= 50 && json_is_string(how) &&
+               (!strcmp(json_string_value(how), "fast") || !strcmp(json_string_value(how), "slow"));
+    else
+        good = good && !strcmp(call->name.bytes, "go") && json_is_object(arguments);
+    json_decref(arguments);
+    return good;
+}
+
+static void test_calls(enum reply_dialect dialect, const char *title)
+{
+    char name[120], detail[200] = "";
+    int ended = 0, wrong = 0, named = 0;
+    server.style.dialect = dialect;
+    for (int i = 0; i < 2 * SEEDS; i++) {
+        const bool one = i % 2;
+        json_t *body = chat(one ? "{\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"get\"}}}"
+                                : "{\"tool_choice\":\"required\",\"parallel_tool_calls\":false}",
+                            true);
+        const bool whole = reply(body, (uint64_t)i);
+        const struct answer *a = &exchange.answer;
+        ended += whole;
+        named += whole && one;
+        if (whole && (a->call_count != 1 || !call_fits(&a->calls[0], one ? "get" : NULL) || a->content.count)) {
+            wrong++;
+            snprintf(detail, sizeof detail, "%d calls, text %.60s, first %.60s", a->call_count,
+                     a->content.bytes ? a->content.bytes : "", a->call_count ? a->calls[0].arguments.bytes : "");
+        }
+        over();
+    }
+    snprintf(name, sizeof name, "%s: calls that are asked for are calls of what is offered, and fit", title);
+    printf("# %d of %d came to their end\n", ended, 2 * SEEDS);
+    ok(ended > SEEDS && named > 0 && wrong == 0, name, detail);
+}
+
+// With tools and a schema a reply is a call or a value.
+static void test_either(void)
+{
+    int ended = 0, wrong = 0;
+    server.style.dialect = REPLY_XML;
+    for (int i = 0; i < SEEDS; i++) {
+        json_t *body = chat(
+            "{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"r\",\"schema\":{\"enum\":[3,"
+            "\"three\"]}}}}",
+            i % 2);
+        const bool whole = reply(body, (uint64_t)i);
+        const struct answer *a = &exchange.answer;
+        const char *text = a->content.bytes ? a->content.bytes : "";
+        ended += whole;
+        wrong += whole && !(a->call_count == 0 && (!strcmp(text, "3") || !strcmp(text, "\"three\""))) &&
+                 !(i % 2 && a->call_count > 0 && call_fits(&a->calls[0], NULL));
+        over();
+    }
+    ok(ended > SEEDS / 2 && wrong == 0, "a schema, beside tools or not", NULL);
+}
+
+static void test_refusals(void)
+{
+    static const struct {
+        const char *more, *says;
+    } bodies[] = {
+        {"{\"response_format\":{\"type\":\"xml\"}}", "type must be one of"},
+        {"{\"response_format\":{\"type\":\"json_schema\"}}", "json_schema must be an object"},
+        {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"contains\":{}}}}}",
+         "\"contains\" is not supported"},
+        {"{\"guided_json\":\"{\"}", "no JSON schema"},
+        {"{\"guided_regex\":\"(\"}", ") is missing"},
+        {"{\"guided_choice\":[]}", "at least one text"},
+        {"{\"guided_choice\":[1]}", "array of texts"},
+        {"{\"guided_grammar\":\"root ::= x\"}", "rule x is not defined"},
+        {"{\"guided_choice\":[\"a\"],\"guided_regex\":\"a\"}", "only one form"},
+        {"{\"guided_choice\":[\"a\"],\"ignore_eos\":true}", "leave it out"},
+        {"{\"structured_outputs\":{\"structural_tag\":{}}}", "are understood"},
+        {"{\"structured_outputs\":3}", "an object is expected"},
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        char name[100];
+        const bool took = ask(chat_handle, chat(bodies[i].more, false), NULL);
+        const char *message = text_at(sent.whole, "message");
+        snprintf(name, sizeof name, "400: %s", bodies[i].says);
+        ok(!took && sent.status == 400 && strstr(message, bodies[i].says), name, message);
+        over();
+    }
+}
+
+// Forms that are given in other ways, and a grammar that is asked for twice.
+static void test_ways(void)
+{
+    static const char *const same[] = {
+        "{\"guided_json\":{\"type\":\"null\"}}",
+        "{\"guided_json\":\"{\\\"type\\\": \\\"null\\\"}\"}",
+        "{\"structured_outputs\":{\"json\":{\"type\":\"null\"},\"regex\":null}}",
+        "{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":{\"type\":\"null\"}}"
+        "}}",
+    };
+    const struct grammar *first = NULL;
+    bool good = true, shared = true;
+    for (int i = 0; i < 4; i++) {
+        good = reply(chat(same[i], false), 1) && good;
+        good = good && exchange.answer.content.bytes && !strcmp(exchange.answer.content.bytes, "null");
+        first = first ? first : exchange.job->grammar;
+        shared = shared && exchange.job->grammar == first;
+        over();
+    }
+    ok(good, "a schema comes in four ways", NULL);
+    ok(shared, "and is compiled once", NULL);
+    good = reply(chat("{\"response_format\":{\"type\":\"text\"}}", false), 1) || true;
+    ok(good && !exchange.job->grammar, "text has no form", NULL);
+    over();
+}
+
+int main(void)
+{
+    struct error error = {.text = ""};
+    const struct engine_options options = {.threads = 2, .quiet = true, .context = 1024, .lanes = 1};
+    server = (struct server){
+        .context = 1024, .options = {.name = "m", .max_tokens = 64}, .style = reply_style_of(&chat_template)};
+    if (!tokenizer_open(&tokenizer, &tokenizer_tables, &error) || !structured_open(&server.structured, &error) ||
+        !engine_open(&engine, &options, &error)) {
+        ok(false, "the engine opens", error.text);
+        return done();
+    }
+    test_calls(REPLY_XML, "XML");
+    test_calls(REPLY_JSON, "JSON");
+    test_either();
+    test_refusals();
+    test_ways();
+    forget();
+    engine_close(engine);
+    structured_close(server.structured);
+    tokenizer_close(tokenizer);
+    return done();
+}
