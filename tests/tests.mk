@@ -43,6 +43,12 @@ $(T)/lanes_test $(T)/cache_test $(T)/cache_disk_test: $(T)/%_test: tests/%_test.
 	@$(CC) $(BASE) -DPAGES_DEBUG -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< runtime/pages.c \
 	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
+# Replies without memory.
+REPLY_SOURCES := $(filter-out %/style.c,$(wildcard runtime/reply/*.c))
+$(T)/reply_memory_test: tests/reply_memory_test.c $(REPLY_SOURCES) $(wildcard runtime/reply/*.h tests/sim/alloc.h) $(T)/engine.a
+	@echo "  cc $<"
+	@$(CC) $(BASE) -DSIM_REALLOC -include tests/sim/alloc.h -Wno-missing-field-initializers -o $@ $< $(REPLY_SOURCES) $(T)/engine.a $(LIBS)
+
 # Replies against chat templates of every family.
 TURN_TEMPLATES := $(foreach f,qwen3 qwen3_coder qwen3_6 flash_next nemotron embedded,$(T)/turns/template_$(f).c)
 $(T)/turns/template_%.c: tests/fixtures/templates/%.jinja $(wildcard gen/template*.lua)

@@ -189,7 +189,7 @@ static enum step arguments_step(struct reply *reply)
 
 static enum step call_over(struct reply *reply)
 {
-    call_free(&reply->call);
+    call_free(reply);
     reply->state = REPLY_AFTER_CALL;
     return STEP_ON;
 }

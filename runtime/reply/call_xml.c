@@ -333,7 +333,7 @@ static enum step close_step(struct reply *reply)
     if (match == MATCH_PART && !reply->final)
         return STEP_MORE;
     reply_consume(reply, match == MATCH_FULL ? reply->text.size - c.count : match == MATCH_PART ? reply->text.size : 0);
-    call_free(&reply->call);
+    call_free(reply);
     reply->state = REPLY_AFTER_CALL;
     return STEP_ON;
 }

@@ -90,7 +90,8 @@ void reply_call_end(struct reply *reply, bool cut);
 // One step of REPLY_CALL in a dialect; STEP_BAD only before reply_call_begin. text begins with the marker then.
 enum step call_xml_step(struct reply *reply);
 enum step call_json_step(struct reply *reply);
-void call_free(struct call *call);
+// Forgets the call; that it ran out of memory stays known.
+void call_free(struct reply *reply);
 
 // One step of any state.
 enum step reply_step(struct reply *reply);

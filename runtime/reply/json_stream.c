@@ -352,6 +352,7 @@ size_t json_stream_feed(struct json_stream *s, const char *text, size_t count, s
 
 void json_stream_end(struct json_stream *s, struct bytes *out)
 {
+    out->failed = out->failed || s->word.failed;
     if (s->done) {
         json_stream_free(s);
         return;

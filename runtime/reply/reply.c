@@ -39,8 +39,10 @@ struct reply *reply_new(const struct reply_options *options, struct error *error
     return reply;
 }
 
-void call_free(struct call *call)
+void call_free(struct reply *reply)
 {
+    struct call *call = &reply->call;
+    reply->text.failed = reply->text.failed || call->keys.failed || call->value.failed || call->json.word.failed;
     bytes_free(&call->keys);
     bytes_free(&call->value);
     json_stream_free(&call->json);
@@ -54,7 +56,7 @@ void reply_free(struct reply *reply)
     for (int i = 0; i < REPLY_STOPS; i++)
         matcher_close(&reply->stops[i]);
     matcher_close(&reply->closing);
-    call_free(&reply->call);
+    call_free(reply);
     json_decref((json_t *)(uintptr_t)reply->options.tools);
     struct bytes *all[] = {&reply->raw, &reply->held, &reply->text, &reply->arguments, &reply->queue, &reply->taken};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -191,7 +193,7 @@ static void refuse_queue(struct reply *reply)
     reply->calls = reply->calls_whole = 0;
     reply->call_cut = reply->tentative = reply->closed = false;
     reply->state = REPLY_THINK;
-    call_free(&reply->call);
+    call_free(reply);
 }
 
 // ---- text in ------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ static enum step call_step(struct reply *reply)
     // None after all. Its marker is content, and what follows is looked at again.
     reply_emit_text(reply, REPLY_CONTENT, reply->text.data, 1);
     reply_consume(reply, 1);
-    call_free(&reply->call);
+    call_free(reply);
     reply->state = REPLY_TEXT;
     return STEP_ON;
 }
