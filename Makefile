@@ -72,7 +72,7 @@ GEN  := $(DIR)/gen
 SRC  := $(if $(CHECKPOINT),$(CHECKPOINT),models/embedded)
 HAVE_WEIGHTS = $(if $(RECIPE),,$(wildcard $(SRC)/*.safetensors))
 
-.PHONY: all run test test-gpu bench lint deps deps-test clean help generate golden-update common FORCE
+.PHONY: all run install test test-gpu bench lint deps deps-test clean help generate golden-update common FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -80,8 +80,8 @@ all: $(DIR)/$(NAME) $(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack $(if $(filter cpu,$
 
 help:
 	@sed -n '3,8s/^# *//p' Makefile
-	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK DRAFT_VOCAB CHIPS SANITIZE=1 PROMPT=text"
-	@echo "targets:   run test test-gpu bench lint golden-update clean"
+	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK DRAFT_VOCAB CHIPS SANITIZE=1 PROMPT=text DESTDIR PREFIX"
+	@echo "targets:   run install test test-gpu bench lint golden-update clean"
 
 deps:
 	@.ci/deps
@@ -151,6 +151,22 @@ $(DIR)/$(NAME).check: $(DIR)/$(NAME) $(DIR)/$(NAME).pack
 
 run: all
 	@$(DIR)/$(NAME) run -p "$(PROMPT)"
+
+# ---- installation ---------------------------------------------------------------------------------------------------------
+
+# The binary with what it reads beside it, a link in the path, and a systemd unit.
+PREFIX  ?= /usr/local
+LIBDIR  := $(PREFIX)/lib/pianola/$(NAME)
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+DEVICES := $(if $(filter cuda,$(TARGET)),DevicePolicy=auto,PrivateDevices=yes)
+install: all
+	@install -d $(DESTDIR)$(LIBDIR) $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITDIR)
+	@install -m 0755 $(DIR)/$(NAME) $(DESTDIR)$(LIBDIR)/$(NAME)
+	@for f in $(if $(CHECKPOINT),pack) check; do if [ -f $(DIR)/$(NAME).$$f ]; then \
+	    install -m 0644 $(DIR)/$(NAME).$$f $(DESTDIR)$(LIBDIR)/; fi; done
+	@ln -sf ../lib/pianola/$(NAME)/$(NAME) $(DESTDIR)$(PREFIX)/bin/pianola-$(NAME)
+	@sed -e 's|@NAME@|$(NAME)|g; s|@LIBDIR@|$(LIBDIR)|g; s|@DEVICES@|$(DEVICES)|g' runtime/server/pianola.service.in \
+	    >$(DESTDIR)$(UNITDIR)/pianola-$(NAME).service
 
 # ---- tests ----------------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 // The sizes are those that engine_open claims: both come from memory_plan_make.
 
 #include "runtime/cli.h"
+#include "runtime/device.h"
 #include "runtime/memory_plan.h"
 #include "runtime/pool.h"
 
@@ -24,20 +25,6 @@ struct plan {
 };
 
 static const char *const part_names[RUN_PARTS] = {"recurrent", "tails", "windows", "streams", "alignment"};
-
-// MemAvailable of /proc/meminfo in bytes, or -1.
-static int64_t memory_available(void)
-{
-    FILE *file = fopen("/proc/meminfo", "r");
-    char line[128];
-    long long kilobytes = -1;
-    while (file && kilobytes < 0 && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lld", &kilobytes) != 1)
-            kilobytes = -1;
-    if (file)
-        fclose(file);
-    return kilobytes < 0 ? -1 : (int64_t)kilobytes * 1024;
-}
 
 // Resident bytes of this process: code, libraries and their data, since nothing is loaded yet.
 static int64_t process_resident(void)
@@ -75,7 +62,7 @@ static bool make_plan(struct plan *p, const struct settings *s, struct error *er
         p->process_bytes += (int64_t)model.programs[i]->launches * LAUNCH_BYTES;
     p->embedded_bytes = embedded_pack ? model.table_bytes : 0;
     p->total = p->memory.total + p->process_bytes + p->embedded_bytes;
-    p->available = memory_available();
+    p->available = device_free_bytes();
     return true;
 }
 

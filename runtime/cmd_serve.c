@@ -4,7 +4,9 @@
 // one cuts them. SIGHUP: reads the keys again. An engine that fails for good ends the process with exit code 3.
 
 #include "runtime/cli.h"
+#include "runtime/server/fit.h"
 #include "runtime/server/keys.h"
+#include "runtime/server/notify.h"
 #include "runtime/server/server.h"
 
 #include <errno.h>
@@ -14,6 +16,7 @@
 
 enum { DRAIN_SECONDS = 30, EXIT_ENGINE = 3 };
 
+static const double GIB = 1 << 30;
 static const int heeded[] = {SIGTERM, SIGINT, SIGHUP};
 
 // Blocks the signals for every thread, so that only this one takes them.
@@ -50,24 +53,39 @@ static bool asked_again(void *user)
     return number == SIGTERM || number == SIGINT;
 }
 
+// Says that all is well, as often as systemd wants to hear it; says nothing when it is not, and is started anew.
+static void watchdog(struct server *server, double every, double *next)
+{
+    const char *status;
+    if (every > 0 && engine_seconds() >= *next && server_well(server, &status)) {
+        notify("WATCHDOG=1");
+        *next = engine_seconds() + every / 3;
+    }
+}
+
 static int serve_until_signal(struct server *server, sigset_t *set, struct error *error)
 {
     struct host_view view;
+    const double every = notify_watchdog();
+    double next = 0;
     for (;;) {
-        int number = next_signal(set, 500);
+        int number = next_signal(set, 250);
         if (number == SIGHUP)
             reload(server);
         else if (number)
             break;
+        watchdog(server, every, &next);
         host_look(server->host, &view);
         if (view.dead) {
             error_set(error, "%s", view.cause);
             fprintf(stderr, "the engine failed for good: %s\n", view.cause);
+            notify("STOPPING=1\nSTATUS=the engine failed for good");
             server_drain(server, 2, NULL, NULL);
             return EXIT_ENGINE;
         }
     }
     fprintf(stderr, "no new requests; finishing those that run, up to %d s\n", DRAIN_SECONDS);
+    notify("STOPPING=1\nSTATUS=finishing replies");
     server_drain(server, DRAIN_SECONDS, asked_again, set);
     return 0;
 }
@@ -94,22 +112,47 @@ static struct server_options read_options(const struct settings *s)
     return o;
 }
 
+// Anyone who can reach the port can ask.
+static void warn_open(const struct settings *s)
+{
+    const char *host = s->host;
+    if (!s->key_file && host && strcmp(host, "localhost") && strncmp(host, "127.", 4) && strcmp(host, "::1"))
+        fprintf(stderr, "--host %s: other machines can reach this, and no --api-key-file says who may ask\n", host);
+}
+
+static void announce(const struct settings *s, const struct server *server)
+{
+    const char *host = s->host ? s->host : "127.0.0.1";
+    const bool v6 = strchr(host, ':') != NULL;
+    printf("listening on http://%s%s%s:%d\n", v6 ? "[" : "", host, v6 ? "]" : "", server->port);
+    fflush(stdout);
+    notify("READY=1");
+}
+
+static struct engine_options read_engine(const struct settings *s)
+{
+    struct engine_options options = cli_engine_options(s);
+    options.cache_bytes = settings_given(s, FLAG_CACHE_GIB) ? (int64_t)(s->cache_gib * GIB) : -1;
+    options.cache_disk = s->cache_disk;
+    options.cache_disk_bytes = (int64_t)(s->cache_disk_gib * GIB);
+    return options;
+}
+
 static int serve_run(const struct settings *settings, struct error *error)
 {
-    struct engine_options options = cli_engine_options(settings);
+    struct engine_options options = read_engine(settings);
     const struct server_options server_options = read_options(settings);
     struct engine *engine = NULL;
     struct server *server = NULL;
     sigset_t set;
-    int code = EXIT_BAD;
-    options.lanes = settings->parallel ? (int)settings->parallel : model.lanes;
-    options.cache_bytes = settings_given(settings, FLAG_CACHE_GIB) ? (int64_t)(settings->cache_gib * (1 << 30)) : -1;
-    options.cache_disk = settings->cache_disk;
-    options.cache_disk_bytes = (int64_t)(settings->cache_disk_gib * (1 << 30));
+    int code = EXIT_BAD, wanted = (int)settings->parallel;
     hold_signals(&set);
-    if (engine_open(&engine, &options, error) && server_open(&server, engine, &server_options, error)) {
-        printf("listening on http://%s:%d\n", settings->host ? settings->host : "127.0.0.1", server->port);
-        fflush(stdout);
+    warn_open(settings);
+    if (!wanted && settings_given(settings, FLAG_LANES))
+        wanted = (int)settings->lanes;
+    if (fit_lanes(&options, wanted, error) && engine_open(&engine, &options, error) &&
+        server_open(&server, engine, &server_options, error)) {
+        announce(settings, server);
         code = serve_until_signal(server, &set, error);
     }
     server_close(server);

@@ -75,9 +75,18 @@ const void *device_view(const void *device, int64_t bytes, void *buffer)
     return device;
 }
 
+// MemAvailable: what the system would give up its page cache for counts as well.
 int64_t device_free_bytes(void)
 {
-    return (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[128];
+    long long kilobytes = -1;
+    while (file && kilobytes < 0 && fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %lld", &kilobytes) != 1)
+            kilobytes = -1;
+    if (file)
+        fclose(file);
+    return kilobytes < 0 ? -1 : (int64_t)kilobytes * 1024;
 }
 
 bool mirror_open(struct mirror *mirror, int64_t bytes, const char *what, struct error *error)

@@ -74,6 +74,9 @@ struct server {
 // Starts serving: engine thread, workers, listener. The engine is the server's until server_close. On failure nothing is left.
 bool server_open(struct server **out, struct engine *engine, const struct server_options *options, struct error *error);
 
+// Whether it serves: the engine lives and its thread comes by. *status: "ok", "failed", "hung" or "draining". /health says the same.
+bool server_well(struct server *server, const char **status);
+
 // Stops listening, lets what is being answered finish for up to `seconds`, and cancels the rest.
 void server_drain(struct server *server, double seconds, bool (*hurry)(void *user), void *user);
 

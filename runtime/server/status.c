@@ -27,18 +27,29 @@ struct state {
     double age; // of the last round, seconds; negative: none yet
 };
 
+static bool judge(struct server *s, const struct host_view *host, const char **status)
+{
+    const bool hung = engine_seconds() - host->beat > TURN_SECONDS;
+    *status = host->dead ? "failed" : hung ? "hung" : atomic_load(&s->draining) ? "draining" : "ok";
+    return !strcmp(*status, "ok");
+}
+
+bool server_well(struct server *s, const char **status)
+{
+    struct host_view host;
+    host_look(s->host, &host);
+    return judge(s, &host, status);
+}
+
 static void look(struct server *s, struct state *state)
 {
     host_look(s->host, &state->host);
     pthread_mutex_lock(&s->metrics.lock);
     memcpy(&state->metrics, &s->metrics, sizeof state->metrics);
     pthread_mutex_unlock(&s->metrics.lock);
-    const double now = engine_seconds();
-    const bool hung = now - state->host.beat > TURN_SECONDS;
-    const bool draining = atomic_load(&s->draining);
-    state->well = !state->host.dead && !hung && !draining;
-    state->status = state->host.dead ? "failed" : hung ? "hung" : draining ? "draining" : "ok";
-    state->age = state->host.engine.last_round > 0 ? now - state->host.engine.last_round : -1;
+    state->well = judge(s, &state->host, &state->status);
+    const double last = state->host.engine.last_round;
+    state->age = last > 0 ? engine_seconds() - last : -1;
 }
 
 // ---- /health -------------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The arithmetic of --parallel; see fit.h. Sizes come from memory_plan.c, which engine_open uses too.
+
+#include "runtime/server/fit.h"
+#include "runtime/cli.h"
+#include "runtime/device.h"
+#include "runtime/memory_plan.h"
+#include "runtime/pool.h"
+
+#include <string.h>
+
+// Part of the memory that is left alone: the process, its graphs, and others.
+static const double RESERVE = 0.08;
+
+static bool plan_of(struct memory_plan *plan, const struct engine_options *o, int lanes, struct error *error)
+{
+    const struct memory_request request = {.context = o->context,
+                                           .lanes = lanes,
+                                           .page = o->page,
+                                           .pool_pages = o->pool_pages,
+                                           .threads = o->threads ? o->threads : pool_cores(),
+                                           .kv_cache = o->kv_cache};
+    return memory_plan_make(plan, &request, error);
+}
+
+// What must be there. On a device of its own the pool takes what is left: it must hold the states of all streams and one whole
+// context, and long streams may wait for each other. Kept states are the host's there.
+static int64_t need(const struct engine_options *o, const struct memory_plan *plan)
+{
+    const int64_t least = (plan->lane_pages + (int64_t)plan->lanes * plan->run_pages) * plan->page_bytes;
+    if (device_apart && !o->pool_pages)
+        return plan->total - plan->kv_bytes - plan->run_bytes - plan->scratch_bytes + least;
+    return plan->total + (device_apart ? 0 : o->cache_bytes);
+}
+
+static void print(const struct engine_options *o, const struct memory_plan *p, int64_t free_bytes)
+{
+    char weights[24], arena[24], stream[24], cache[24], sum[24], left[24];
+    if (o->quiet)
+        return;
+    fprintf(stderr,
+            "memory: weights %s, arena %s, %d stream%s of %d positions at %s each, prompt cache up to %s; %s of the %s "
+            "that "
+            "are free\n",
+            cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes,
+            p->lanes == 1 ? "" : "s", p->context,
+            cli_bytes(stream, (p->kv_bytes + p->run_bytes + p->tables_bytes + p->kept_bytes) / p->lanes),
+            cli_bytes(cache, o->cache_bytes), cli_bytes(sum, need(o, p)),
+            free_bytes < 0 ? "unknown bytes" : cli_bytes(left, free_bytes));
+}
+
+// The most lanes, up to `most`, whose plan fits; 0: not even one.
+static int most_lanes(const struct engine_options *o, int most, int64_t budget)
+{
+    struct memory_plan plan;
+    while (most > 0 && (!plan_of(&plan, o, most, NULL) || need(o, &plan) > budget))
+        most--;
+    return most;
+}
+
+static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t free_bytes, struct error *error)
+{
+    struct memory_plan plan;
+    char takes[24], left[24];
+    if (!plan_of(&plan, o, wanted, error))
+        return false;
+    cli_bytes(takes, need(o, &plan));
+    cli_bytes(left, free_bytes);
+    if (fits)
+        return error_set(error,
+                         "--parallel %d needs %s for its streams of %d positions and the rest, and %s are free: serve "
+                         "--parallel %d, or lower --context or --prompt-cache-gib",
+                         wanted, takes, plan.context, left, fits);
+    return error_set(error,
+                     "one stream of %d positions takes %s with the model and the prompt cache, and %s are free: lower "
+                     "--context or --prompt-cache-gib, or free memory",
+                     plan.context, takes, left);
+}
+
+bool fit_lanes(struct engine_options *options, int wanted, struct error *error)
+{
+    struct memory_plan plan;
+    if (wanted > model.lanes)
+        return error_set(error, "--parallel: this build has 1 to %d lanes, found %d; make LANES=%d builds more",
+                         model.lanes, wanted, wanted);
+    const int64_t free_bytes = device_free_bytes();
+    const int64_t budget = free_bytes < 0 ? INT64_MAX : (int64_t)((double)free_bytes * (1 - RESERVE));
+    if (!plan_of(&plan, options, wanted ? wanted : model.lanes, error))
+        return false;
+    const int fits = most_lanes(options, wanted ? wanted : model.lanes, budget);
+    if (fits < (wanted ? wanted : 1))
+        return refuse(options, wanted ? wanted : 1, fits, free_bytes, error);
+    options->lanes = fits;
+    if (!plan_of(&plan, options, fits, error))
+        return false;
+    print(options, &plan, free_bytes);
+    return true;
+}
