@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WAIT_SECONDS = 60 };
+enum { WAIT_SECONDS = 60, REST_SECONDS = 20 }; // REST: less than the server's own deadlines
 
 static inline double http_now(void)
 {
@@ -313,7 +313,7 @@ static inline char *stream_text(const char *events, char **last)
     return text.data;
 }
 
-// Lanes in use, waiting requests, claimed and promised pages, and exchanges but for this one: 0 when all is at rest.
+// Lanes in use, waiting requests, pages but those of the prompt cache, and exchanges but for this one: 0 when all is at rest.
 static inline int server_load(int port)
 {
     static const char *const counts[] = {"streams.decoding", "streams.prefilling", "pages.claimed",
@@ -322,6 +322,7 @@ static inline int server_load(int port)
     int sum = r.status == 200 ? atoi(json_at(r.body.data, "connections_requests")) - 1 : 1000000;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         sum += atoi(json_at(r.body.data, counts[i]));
+    sum -= atoi(json_at(r.body.data, "pages.cached"));
     reply_free_all(&r);
     return sum;
 }
@@ -329,12 +330,16 @@ static inline int server_load(int port)
 // Waits until everything is back; false when it does not come back.
 static inline bool server_rests(int port)
 {
-    const double until = http_now() + WAIT_SECONDS;
-    while (server_load(port))
-        if (http_now() > until)
+    const double until = http_now() + REST_SECONDS;
+    while (server_load(port)) {
+        if (http_now() > until) {
+            struct reply r = http_get(port, "/health");
+            printf("# not at rest: %s\n", r.body.data ? r.body.data : "no reply");
+            reply_free_all(&r);
             return false;
-        else
-            http_sleep(0.005);
+        }
+        http_sleep(0.005);
+    }
     return true;
 }
 

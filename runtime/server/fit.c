@@ -20,18 +20,19 @@ static bool plan_of(struct memory_plan *plan, const struct engine_options *o, in
                                            .page = o->page,
                                            .pool_pages = o->pool_pages,
                                            .threads = o->threads ? o->threads : pool_cores(),
-                                           .kv_cache = o->kv_cache};
+                                           .kv_cache = o->kv_cache,
+                                           .cache_bytes = o->cache_bytes};
     return memory_plan_make(plan, &request, error);
 }
 
 // What must be there. On a device of its own the pool takes what is left: it must hold the states of all streams and one whole
-// context, and long streams may wait for each other. Kept states are the host's there.
-static int64_t need(const struct engine_options *o, const struct memory_plan *plan)
+// context, and long streams and kept states may wait for each other.
+static int64_t need(const struct memory_plan *plan)
 {
     const int64_t least = (plan->lane_pages + (int64_t)plan->lanes * plan->run_pages) * plan->page_bytes;
-    if (device_apart && !o->pool_pages)
-        return plan->total - plan->kv_bytes - plan->run_bytes - plan->scratch_bytes + least;
-    return plan->total + (device_apart ? 0 : o->cache_bytes);
+    if (device_apart)
+        return plan->total - plan->kv_bytes - plan->run_bytes - plan->cache_bytes - plan->scratch_bytes + least;
+    return plan->total;
 }
 
 static void print(const struct engine_options *o, const struct memory_plan *p, int64_t free_bytes)
@@ -46,7 +47,7 @@ static void print(const struct engine_options *o, const struct memory_plan *p, i
             cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes,
             p->lanes == 1 ? "" : "s", p->context,
             cli_bytes(stream, (p->kv_bytes + p->run_bytes + p->tables_bytes + p->kept_bytes) / p->lanes),
-            cli_bytes(cache, o->cache_bytes), cli_bytes(sum, need(o, p)),
+            cli_bytes(cache, p->cache_bytes), cli_bytes(sum, need(p)),
             free_bytes < 0 ? "unknown bytes" : cli_bytes(left, free_bytes));
 }
 
@@ -54,7 +55,7 @@ static void print(const struct engine_options *o, const struct memory_plan *p, i
 static int most_lanes(const struct engine_options *o, int most, int64_t budget)
 {
     struct memory_plan plan;
-    while (most > 0 && (!plan_of(&plan, o, most, NULL) || need(o, &plan) > budget))
+    while (most > 0 && (!plan_of(&plan, o, most, NULL) || need(&plan) > budget))
         most--;
     return most;
 }
@@ -65,7 +66,7 @@ static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t
     char takes[24], left[24];
     if (!plan_of(&plan, o, wanted, error))
         return false;
-    cli_bytes(takes, need(o, &plan));
+    cli_bytes(takes, need(&plan));
     cli_bytes(left, free_bytes);
     if (fits)
         return error_set(error,

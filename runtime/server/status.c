@@ -86,8 +86,9 @@ void health_handle(struct exchange *x)
         json_object_set_new(root, rows[i].name, json_integer(rows[i].value));
     json_t *streams = json_pack("{s:i, s:i, s:i, s:i}", "decoding", e->lanes_decoding, "prefilling", e->lanes_filling,
                                 "free", e->lanes - e->lanes_decoding - e->lanes_filling, "max", e->lanes);
-    json_t *pages = json_pack("{s:I, s:I, s:I}", "total", (json_int_t)e->pages, "claimed", (json_int_t)e->pages_claimed,
-                              "promised", (json_int_t)e->pages_promised);
+    json_t *pages = json_pack("{s:I, s:I, s:I, s:I}", "total", (json_int_t)e->pages, "claimed",
+                              (json_int_t)e->pages_claimed, "promised", (json_int_t)e->pages_promised, "cached",
+                              (json_int_t)(e->page_bytes ? e->cache.bytes / e->page_bytes : 0));
     if (root) {
         json_object_set_new(root, "prefill_seconds_total", json_real(e->prompt_seconds));
         json_object_set_new(root, "decode_seconds_total", json_real(e->decode_seconds));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// epoll over the sockets of all connections, for hang-ups alone; see watch.h.
+// epoll over the sockets of all connections, for hang-ups alone; see watch.h. libmicrohttpd is told of a farewell only by a new
+// edge, and misses one that came together with the last bytes: such a connection is shut down here.
 
 #include "runtime/server/watch.h"
 #include "runtime/server/exchange.h"
@@ -13,12 +14,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EVENTS = 64, SWEEP_MS = 1000 };
+enum { EVENTS = 64, SWEEP_MS = 250 };
+static const double HUNG_SECONDS = 1;
 
 struct link {
     int socket; // -1: free
     uint32_t generation;
-    bool polled;
+    bool hung;       // the client sends no more
     double deadline; // 0: none
     struct exchange *exchange;
 };
@@ -37,14 +39,33 @@ static uint64_t key(const struct watch *w, int i)
     return (uint64_t)w->link[i].generation << 32 | (uint32_t)i;
 }
 
+// Lock held. Wants to know, once, when the client hangs up; at once when it has.
+static void arm(struct watch *w, int i, int how)
+{
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = key(w, i)};
+    epoll_ctl(w->poll, how, w->link[i].socket, &event);
+}
+
+// Lock held. A request that is not whole when its client hangs up never will be.
+static void set_deadline(struct link *link, double seconds)
+{
+    if (link->hung && (seconds <= 0 || seconds > HUNG_SECONDS))
+        seconds = HUNG_SECONDS;
+    link->deadline = seconds > 0 ? engine_seconds() + seconds : 0;
+}
+
 static void hang_up(struct watch *w, uint64_t which)
 {
     const uint32_t i = (uint32_t)which;
     struct exchange *x = NULL;
     pthread_mutex_lock(&w->lock);
-    if (i < LINKS_MOST && key(w, (int)i) == which && w->link[i].exchange) {
+    if (i < LINKS_MOST && w->link[i].socket >= 0 && key(w, (int)i) == which) {
         x = w->link[i].exchange;
-        exchange_hold(x);
+        w->link[i].hung = true;
+        if (x)
+            exchange_hold(x);
+        else
+            set_deadline(&w->link[i], HUNG_SECONDS);
     }
     pthread_mutex_unlock(&w->lock);
     if (!x)
@@ -136,6 +157,8 @@ int watch_open_link(struct watch *w, int socket)
         ;
     if (i < LINKS_MOST)
         w->link[i] = (struct link){.socket = socket, .generation = w->link[i].generation + 1};
+    if (i < LINKS_MOST)
+        arm(w, i, EPOLL_CTL_ADD);
     w->first_free = i;
     pthread_mutex_unlock(&w->lock);
     return i < LINKS_MOST ? i : -1;
@@ -145,8 +168,7 @@ void watch_close_link(struct watch *w, int i)
 {
     watch_end(w, i);
     pthread_mutex_lock(&w->lock);
-    if (w->link[i].polled)
-        epoll_ctl(w->poll, EPOLL_CTL_DEL, w->link[i].socket, NULL);
+    epoll_ctl(w->poll, EPOLL_CTL_DEL, w->link[i].socket, NULL);
     w->link[i].socket = -1;
     w->link[i].generation++;
     if (i < w->first_free)
@@ -161,9 +183,7 @@ void watch_begin(struct watch *w, int i, struct exchange *x)
     struct link *link = &w->link[i];
     link->exchange = x;
     link->deadline = 0;
-    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = key(w, i)};
-    epoll_ctl(w->poll, link->polled ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, link->socket, &event);
-    link->polled = true;
+    arm(w, i, EPOLL_CTL_MOD);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -173,6 +193,7 @@ void watch_end(struct watch *w, int i)
     struct exchange *x = w->link[i].exchange;
     w->link[i].exchange = NULL;
     w->link[i].generation++; // what is still on its way is of the exchange that was
+    arm(w, i, EPOLL_CTL_MOD);
     pthread_mutex_unlock(&w->lock);
     if (x)
         exchange_drop(x);
@@ -181,7 +202,7 @@ void watch_end(struct watch *w, int i)
 void watch_deadline(struct watch *w, int i, double seconds)
 {
     pthread_mutex_lock(&w->lock);
-    w->link[i].deadline = seconds > 0 ? engine_seconds() + seconds : 0;
+    set_deadline(&w->link[i], seconds);
     pthread_mutex_unlock(&w->lock);
 }
 
