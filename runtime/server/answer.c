@@ -84,7 +84,7 @@ void answer_begin(struct answer *a)
         reply_feed(a->reply, a->opener, strlen(a->opener), take, a);
 }
 
-static bool is_end(int32_t id)
+bool answer_is_end(int32_t id)
 {
     for (int i = 0; i < model.end_count; i++)
         if (model.end_tokens[i] == id)
@@ -107,7 +107,7 @@ bool answer_feed(struct answer *a, int32_t token, struct error *error)
     const uint8_t id[4] = {(uint8_t)token, (uint8_t)(token >> 8), (uint8_t)(token >> 16), (uint8_t)(token >> 24)};
     sha256_add(&a->hash, id, sizeof id);
     a->tokens++;
-    a->ended = is_end(token);
+    a->ended = answer_is_end(token);
     if (a->ended)
         return true;
     a->stream.skip_special = a->skip_special && !is_marker(a, token);
@@ -134,7 +134,7 @@ bool answer_blank(const struct answer *a, int32_t token)
     for (size_t i = 0; text && i < bytes; i++)
         if (!strchr(" \n\t\r", text[i]))
             return false;
-    return text && !is_end(token);
+    return text && !answer_is_end(token);
 }
 
 void answer_end(struct answer *a)

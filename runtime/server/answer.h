@@ -57,6 +57,8 @@ bool answer_feed(struct answer *answer, int32_t token, struct error *error);
 void answer_end(struct answer *answer);
 // Whether it ends inside a think block as it stands.
 bool answer_reasons(const struct answer *answer);
+// Whether a token ends a reply.
+bool answer_is_end(int32_t token);
 // Whether a token is white space alone, and no end.
 bool answer_blank(const struct answer *answer, int32_t token);
 void answer_close(struct answer *answer); // any that is zero or was opened

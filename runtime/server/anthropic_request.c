@@ -233,9 +233,9 @@ static bool translate_thinking(struct exchange *x, const json_t *root, json_t *o
 // Fields that mean the same in both.
 static void copy_fields(const json_t *root, json_t *out)
 {
-    static const char *const same[] = {"model",    "max_tokens", "stream", "temperature", "top_p",
-                                       "top_k",    "min_p",      "seed",   "ignore_eos",  "chat_template_kwargs",
-                                       "priority", "draft"};
+    static const char *const same[] = {"model",           "max_tokens", "stream", "temperature", "top_p",
+                                       "top_k",           "min_p",      "seed",   "ignore_eos",  "chat_template_kwargs",
+                                       "thinking_budget", "priority",   "draft"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (json_object_get(root, same[i]))
             json_object_set_new(out, same[i], own(json_object_get(root, same[i])));

@@ -146,7 +146,9 @@ static bool steer(struct exchange *x, int32_t token)
 {
     struct connection_side *side = x->side;
     const bool reasons = answer_reasons(&x->answer);
-    if (reasons && side->budget > 0 && x->answer.reasoning_tokens >= side->budget - 1) {
+    // A reply whose form was asked for cannot end before its reasoning does.
+    const bool early = reasons && token >= 0 && answer_is_end(token) && (x->job->grammar_after || side->forced);
+    if (early || (reasons && side->budget > 0 && x->answer.reasoning_tokens >= side->budget - 1)) {
         side->budget = 0;
         insert(x, side->fed, x->server->closing);
         return true;
