@@ -32,6 +32,8 @@ static struct engine *open_on(const char *path, int64_t disk_bytes)
 
 static struct served ask_for(struct engine *e, const struct talk *t)
 {
+    e->counters.prompt_seconds =
+        0; // nothing is known of the price of rows, so a state is read whatever this machine takes for it
     return serve(e, &(struct ask){.talk = t, .reply = 3, .drafts = 2});
 }
 
@@ -338,7 +340,7 @@ static int child(const char *path, uint64_t seed)
 static void kills(int count)
 {
     static char names[NAMES][CACHE_FILE_NAME];
-    int lost = 0, said = 0, unsound = 0, wrong = 0, ended = 0;
+    int lost = 0, said = 0, unsound = 0, wrong = 0, missed = 0, ended = 0;
     char text[160], self[300] = {0}, seed_text[24];
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return;
@@ -385,16 +387,17 @@ static void kills(int count)
         for (int k = 0; e && k < TALKS; k += 3) {
             const struct talk t = talk_of((uint64_t)i * 100 + (uint64_t)k);
             const struct served fresh = ask_for(plain, &t), got = ask_for(e, &t);
-            wrong += !same_reply(&fresh, &got) || (reported[k] && got.cached != t.count - 1);
+            wrong += !same_reply(&fresh, &got);
+            missed += reported[k] && got.cached != t.count - 1;
         }
         wrong += !e || counted(e).disk_refused != 0;
         engine_close(e);
     }
     snprintf(text, sizeof text, "kill -9, %d times, %d files on the disk by then: none lost, none damaged", ended,
              said);
-    ok(ended == count && lost == 0 && unsound == 0 && wrong == 0, text, "");
-    if (lost || unsound || wrong)
-        printf("# %d lost, %d damaged, %d replies or hits wrong\n", lost, unsound, wrong);
+    ok(ended == count && lost == 0 && unsound == 0 && wrong == 0 && missed == 0, text, "");
+    if (lost || unsound || wrong || missed)
+        printf("# %d lost, %d damaged, %d replies wrong, %d not found\n", lost, unsound, wrong, missed);
 }
 
 int main(int argc, char **argv)

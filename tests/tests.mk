@@ -58,11 +58,11 @@ $(T)/reply_turns_test: tests/reply_turns_test.c $(TURN_TEMPLATES) $(T)/engine.a
 	@echo "  cc $<"
 	@$(CC) $(BASE) -o $@ $^ $(LIBS)
 
-# Dialects of chat: the embedded model's tokenizer with a template that has tools.
+# Dialects of chat, warm turns: the embedded model's tokenizer with a template that has tools.
 $(T)/turns/chat_template.c: tests/fixtures/templates/flash_next.jinja $(wildcard gen/template*.lua)
 	@mkdir -p $(@D)
 	@$(LUA) gen/template.lua $< $@ chat_template
-$(T)/dialects_test $(T)/structured_test: $(T)/%: tests/%.c $(T)/turns/chat_template.c $(T)/engine.a all
+$(T)/dialects_test $(T)/structured_test $(T)/warm_test: $(T)/%: tests/%.c $(T)/turns/chat_template.c $(T)/engine.a all
 	@echo "  cc $<"
 	@$(CC) $(BASE) -Wno-unused-function -I$(MODEL_TEST)/gen -o $@ $(filter %.c,$^) $(filter-out %/template.c.o,$(wildcard $(MODEL_TEST)/gen/*.o)) $(T)/engine.a $(LIBS)
 
