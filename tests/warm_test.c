@@ -4,7 +4,8 @@
 // that is stripped or sent back, with calls and their results; and little is left to read. The embedded model's tokenizer, a template
 // with tools and reasoning. Red control: a reply that the client changed.
 
-#include "runtime/reply/reply.h"
+#include "runtime/chat.h"
+#include "runtime/server/conversation.h"
 #include "runtime/server/warm.h"
 #include "tests/tap.h"
 #include <stdlib.h>
@@ -29,6 +30,7 @@ struct scene {
     const char *content, *reasoning; // of the reply
     int calls;
     enum client client;
+    int renderings; // that are read: two where the client's habit is not known and makes a difference
 };
 
 static json_t *reply_of(const struct scene *s)
@@ -92,8 +94,10 @@ static void play(const struct scene *s)
     char name[200], detail[200] = "";
     int wrong = 0, most = 0;
     bool good = conversation_read(&c, messages, tools, NULL, &error);
-    struct job *warm = good ? warm_render(&c, reply, tokenizer, &style) : NULL, *before = job_new();
-    good = warm && encode(messages, before);
+    struct job *jobs[2] = {NULL, NULL}, *before = job_new();
+    const int count = good ? warm_render(&c, reply, tokenizer, &style, jobs) : 0;
+    struct job *warm = count == 2 && s->client == SENDS_REASONING ? jobs[1] : jobs[0];
+    good = count == s->renderings && encode(messages, before);
     for (size_t i = 0; good && i < sizeof words / sizeof *words; i++) {
         struct job *job = job_new();
         json_t *next = next_turn(s, reply, words[i]);
@@ -120,7 +124,8 @@ static void play(const struct scene *s)
        "red: a changed reply is not what was read", "");
     job_free(changed);
     json_decref(next);
-    job_free(warm);
+    job_free(jobs[0]);
+    job_free(jobs[1]);
     job_free(before);
     conversation_close(&c);
     json_decref(messages);
@@ -142,17 +147,18 @@ static void play(const struct scene *s)
     "\"content\": \"done\"}"
 
 static const struct scene scenes[] = {
-    {"a reply", "[" USER "]", "With `ls`.", NULL, 0, DROPS_REASONING},
-    {"a reply with blanks around it", "[" USER "]", "\n With `ls`. \n\n", NULL, 0, DROPS_REASONING},
-    {"reasoning that is dropped", "[" USER "]", "With `ls`.", "They want ls.", 0, DROPS_REASONING},
-    {"reasoning that is sent back, and stripped", "[" USER "]", "With `ls`.", "They want ls.", 0, SENDS_REASONING},
-    {"a call", "[{\"role\": \"system\", \"content\": \"Be brief.\"}, " USER "]", "I edit it.", NULL, 1,
-     DROPS_REASONING},
-    {"two calls", "[" USER "]", "", NULL, 2, DROPS_REASONING},
-    {"a call after a call, reasoning dropped", "[" USER ", " CALLED "]", "", "Again.", 1, DROPS_REASONING},
-    {"a call after a call, reasoning sent back", "[" USER ", " CALLED_REASONED "]", "", "Again.", 1, SENDS_REASONING},
+    {"a reply", "[" USER "]", "With `ls`.", NULL, 0, DROPS_REASONING, 1},
+    {"a reply with blanks around it", "[" USER "]", "\n With `ls`. \n\n", NULL, 0, DROPS_REASONING, 1},
+    {"reasoning that is dropped", "[" USER "]", "With `ls`.", "They want ls.", 0, DROPS_REASONING, 2},
+    {"reasoning that is sent back", "[" USER "]", "With `ls`.", "They want ls.", 0, SENDS_REASONING, 2},
+    {"a call", "[{\"role\": \"system\", \"content\": \"Be brief.\"}, " USER "]", "I edit it.", NULL, 1, DROPS_REASONING,
+     1},
+    {"two calls", "[" USER "]", "", NULL, 2, DROPS_REASONING, 1},
+    {"a call after a call, reasoning dropped", "[" USER ", " CALLED "]", "", "Again.", 1, DROPS_REASONING, 1},
+    {"a call after a call, reasoning sent back", "[" USER ", " CALLED_REASONED "]", "", "Again.", 1, SENDS_REASONING,
+     1},
     {"a reply after a call, reasoning stripped", "[" USER ", " CALLED_REASONED "]", "Done.", "It worked.", 0,
-     SENDS_REASONING},
+     SENDS_REASONING, 1},
 };
 
 int main(void)

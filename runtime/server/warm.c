@@ -23,16 +23,18 @@ struct warm {
 
 // ---- what the next turn begins with ------------------------------------------------------------------------------------------
 
-// Whether the client sends reasoning back: what it did with earlier replies of this turn tells.
-static bool replays_reasoning(const json_t *messages)
+enum habit { SENDS, DROPS, UNKNOWN };
+
+// Whether the client sends reasoning back, by what it did with the last reply.
+static enum habit habit_of(const json_t *messages)
 {
     for (size_t i = json_array_size(messages); i-- > 0;) {
         const json_t *message = json_array_get(messages, i);
         const char *role = json_string_value(json_object_get(message, "role"));
         if (role && !strcmp(role, "assistant"))
-            return json_object_get(message, "reasoning_content") != NULL;
+            return json_object_get(message, "reasoning_content") ? SENDS : DROPS;
     }
-    return false;
+    return UNKNOWN;
 }
 
 // What comes after the reply: results of its calls, or words of the user.
@@ -61,9 +63,6 @@ static struct job *continuation(const struct conversation *old, const json_t *re
     json_t *added = json_array();
     bool reasons, good = job && added && !json_array_append(added, (json_t *)(uintptr_t)reply) &&
                          append_next(added, reply, words) && conversation_read(&more, added, NULL, NULL, &error);
-    if (good && json_object_get(json_array_get(more.messages, 0), "reasoning_content") &&
-        !replays_reasoning(old->messages))
-        json_object_del(json_array_get(more.messages, 0), "reasoning_content");
     whole.messages = good ? json_deep_copy(old->messages) : NULL;
     whole.kwargs = json_incref(old->kwargs);
     whole.tools = json_incref(old->tools);
@@ -78,8 +77,9 @@ static struct job *continuation(const struct conversation *old, const json_t *re
     return NULL;
 }
 
-struct job *warm_render(const struct conversation *conversation, const json_t *reply, struct tokenizer *tokenizer,
-                        const struct reply_style *style)
+// What two continuations begin with alike; NULL when that is nothing.
+static struct job *beginning(const struct conversation *conversation, const json_t *reply, struct tokenizer *tokenizer,
+                             const struct reply_style *style)
 {
     struct job *a = continuation(conversation, reply, "A", tokenizer, style);
     struct job *b = a ? continuation(conversation, reply, "B", tokenizer, style) : NULL;
@@ -95,6 +95,27 @@ struct job *warm_render(const struct conversation *conversation, const json_t *r
     while (a->mark_count > 0 && a->marks[a->mark_count - 1] > same)
         a->mark_count--;
     return a;
+}
+
+int warm_render(const struct conversation *conversation, const json_t *reply, struct tokenizer *tokenizer,
+                const struct reply_style *style, struct job *jobs[2])
+{
+    const bool reasoned = json_object_get(reply, "reasoning_content") != NULL;
+    const enum habit habit = reasoned ? habit_of(conversation->messages) : DROPS;
+    json_t *without = json_copy((json_t *)(uintptr_t)reply);
+    int count = 0;
+    json_object_del(without, "reasoning_content");
+    jobs[0] = jobs[1] = NULL;
+    if (habit != SENDS && without && (jobs[0] = beginning(conversation, without, tokenizer, style)))
+        count++;
+    if (habit != DROPS && (jobs[count] = beginning(conversation, reply, tokenizer, style)))
+        count++;
+    json_decref(without);
+    const bool same = count == 2 && jobs[0]->count == jobs[1]->count &&
+                      !memcmp(jobs[0]->ids, jobs[1]->ids, (size_t)jobs[0]->count * sizeof jobs[0]->ids[0]);
+    if (same)
+        job_free(jobs[--count]); // the template strips it
+    return count;
 }
 
 // ---- offers ------------------------------------------------------------------------------------------------------------------
@@ -152,17 +173,19 @@ void warm_offer(struct warm *w, struct exchange *x)
     if (!w || !x->conversation || atomic_load(&x->server->draining))
         return;
     json_t *reply = reply_message(&x->answer);
-    struct job *job = reply ? warm_render(x->conversation, reply, x->tokenizer, &x->server->style) : NULL;
+    struct job *jobs[2];
+    const int count = reply ? warm_render(x->conversation, reply, x->tokenizer, &x->server->style, jobs) : 0;
     json_decref(reply);
-    if (!job)
-        return;
     pthread_mutex_lock(&w->lock);
-    if (w->count == OFFERS)
-        job_free(take(w));
-    w->offer[w->count] = job;
-    w->since[w->count++] = engine_seconds();
+    for (int i = 0; i < count; i++) {
+        if (w->count == OFFERS)
+            job_free(take(w));
+        w->offer[w->count] = jobs[i];
+        w->since[w->count++] = engine_seconds();
+    }
     pthread_mutex_unlock(&w->lock);
-    host_on_idle(w->host, idle, w); // something has changed
+    if (count)
+        host_on_idle(w->host, idle, w); // something has changed
 }
 
 bool warm_open(struct warm **out, struct host *host, struct error *error)

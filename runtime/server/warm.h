@@ -18,9 +18,9 @@ void warm_close(struct warm *warm); // NULL is allowed
 // In a worker, once the reply of an exchange with a conversation is out. What fails here costs time on the next turn alone.
 void warm_offer(struct warm *warm, struct exchange *x);
 
-// The ids that the next turn will begin with, whatever the client says in it, as a job that is the caller's; NULL when there are none.
-// `reply` is the assistant's message in OpenAI's shape.
-struct job *warm_render(const struct conversation *conversation, const json_t *reply, struct tokenizer *tokenizer,
-                        const struct reply_style *style);
+// The ids that the next turn will begin with, whatever the client says in it, as jobs that are the caller's; how many. `reply` is the
+// assistant's message in OpenAI's shape. Two where it has reasoning, and nothing tells whether the client will send it back.
+int warm_render(const struct conversation *conversation, const json_t *reply, struct tokenizer *tokenizer,
+                const struct reply_style *style, struct job *jobs[2]);
 
 #endif
