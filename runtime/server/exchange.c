@@ -11,8 +11,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { WRITTEN = JSON_COMPACT | JSON_REAL_PRECISION(9) }; // how replies are written
-
 // ---- life ----------------------------------------------------------------------------------------------------------------------
 
 struct exchange *exchange_new(struct server *server, struct MHD_Connection *connection)
@@ -114,7 +112,7 @@ void exchange_text(struct exchange *x, int status, const char *type, const char 
 
 void exchange_json(struct exchange *x, int status, json_t *body)
 {
-    char *text = body ? json_dumps(body, WRITTEN) : NULL;
+    char *text = body ? json_dumps(body, EXCHANGE_WRITTEN) : NULL;
     static const char lost[] = "{\"error\":{\"message\":\"no memory for the reply\",\"type\":\"server_error\","
                                "\"param\":null,\"code\":null}}";
     if (text)
@@ -156,7 +154,7 @@ static void put_event(struct exchange *x, const char *name, const char *data)
 
 void exchange_event(struct exchange *x, const char *name, json_t *data)
 {
-    char *text = data ? json_dumps(data, WRITTEN) : NULL;
+    char *text = data ? json_dumps(data, EXCHANGE_WRITTEN) : NULL;
     if (text)
         put_event(x, name, text);
     free(text);

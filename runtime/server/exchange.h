@@ -77,6 +77,8 @@ struct exchange {
     struct connection_side *side;            // exchange.c and http.c only
 };
 
+enum { EXCHANGE_WRITTEN = JSON_COMPACT | JSON_REAL_PRECISION(9) }; // how replies are written, for json_dumps
+
 // ---- answering ---------------------------------------------------------------------------------------------------------------
 
 // The whole reply: status and JSON (stolen). NULL: out of memory.

@@ -8,6 +8,7 @@
 #include "runtime/server/response_store.h"
 #include "runtime/server/routes.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,10 +89,9 @@ static json_t *response_json(struct exchange *x, const char *status, const struc
     for (int i = 0; o && i < r->blocks.count; i++)
         json_array_append_new(output, item_json(x, i, false));
     json_t *reply =
-        json_pack("{s:o, s:s, s:I, s:s, s:n, s:n, s:s, s:o, s:f, s:f, s:b}", "id", json_sprintf("resp_%s", x->id),
-                  "object", "response", "created_at", (json_int_t)x->created, "status", status, "error",
-                  "incomplete_details", "model", x->server->options.name, "output", output, "temperature",
-                  (double)s->temperature, "top_p", (double)s->top_p, "store", r->store);
+        json_pack("{s:o, s:s, s:I, s:s, s:n, s:n, s:s, s:o, s:b}", "id", json_sprintf("resp_%s", x->id), "object",
+                  "response", "created_at", (json_int_t)x->created, "status", status, "error", "incomplete_details",
+                  "model", x->server->options.name, "output", output, "store", r->store);
     if (!strcmp(status, "incomplete"))
         json_object_set_new(reply, "incomplete_details", json_pack("{s:s}", "reason", "max_output_tokens"));
     repeat(reply, r, "instructions", json_null());
@@ -100,9 +100,11 @@ static json_t *response_json(struct exchange *x, const char *status, const struc
     repeat(reply, r, "parallel_tool_calls", json_true());
     repeat(reply, r, "previous_response_id", json_null());
     repeat(reply, r, "reasoning", json_pack("{s:n, s:n}", "effort", "summary"));
+    repeat(reply, r, "temperature", json_real(round(1e6 * s->temperature) / 1e6));
     repeat(reply, r, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
     repeat(reply, r, "tool_choice", json_string("auto"));
     repeat(reply, r, "tools", json_array());
+    repeat(reply, r, "top_p", json_real(round(1e6 * s->top_p) / 1e6));
     repeat(reply, r, "truncation", json_string("disabled"));
     json_object_set_new(reply, "usage", o ? usage(o) : json_null());
     return reply;
@@ -200,7 +202,7 @@ static void keep(struct exchange *x, const json_t *reply)
 {
     const struct response *r = x->state;
     json_array_append_new(r->history, responses_message(x, &r->blocks));
-    char *text = json_dumps(reply, JSON_COMPACT), *history = json_dumps(r->history, JSON_COMPACT);
+    char *text = json_dumps(reply, EXCHANGE_WRITTEN), *history = json_dumps(r->history, EXCHANGE_WRITTEN);
     if (text && history)
         response_store_put(x->server->responses, json_string_value(json_object_get(reply, "id")), x->label, text,
                            history);
