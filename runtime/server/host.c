@@ -10,10 +10,16 @@
 #include <time.h>
 
 enum { TAKE = 64 };
-static const double BEAT = 0.5, BACKGROUND_WAIT = 0.15;
+static const double BEAT = 0.5, BACKGROUND_WAIT = 0.15, RATE_SECONDS = 2;
 
 struct list {
     struct job *first, *last;
+};
+
+// What had been made at a time.
+struct sample {
+    double at;
+    int64_t reply, prompt;
 };
 
 struct host {
@@ -30,6 +36,8 @@ struct host {
     struct engine *engine;
     struct list live, held; // jobs with a stream; jobs of the background without one
     double worked;          // when there was work, last
+    int64_t replays;
+    struct sample sample; // that rates are counted from
     bool dead;
     struct error cause;
 };
@@ -250,7 +258,7 @@ static void step_aside(struct host *h, struct job **link, struct job *before)
     job->stream = NULL;
     job->replayed = job->made;
     append(&h->held, job);
-    h->view.replays++;
+    h->replays++;
 }
 
 static void serve_background(struct host *h)
@@ -301,12 +309,26 @@ static int length(const struct list *list)
     return count;
 }
 
+// Tokens a second over the last RATE_SECONDS or a little more. Lock held.
+static void count_rates(struct host *h, const struct engine_counters *c)
+{
+    const struct sample now = {engine_seconds(), c->reply_tokens, c->prompt_tokens};
+    const double passed = now.at - h->sample.at;
+    if (passed < RATE_SECONDS)
+        return;
+    h->view.reply_rate = (double)(now.reply - h->sample.reply) / passed;
+    h->view.prompt_rate = (double)(now.prompt - h->sample.prompt) / passed;
+    h->sample = now;
+}
+
 static void publish(struct host *h, bool busy)
 {
     struct engine_counters counters;
     engine_counters(h->engine, &counters);
     pthread_mutex_lock(&h->lock);
     h->view.engine = counters;
+    h->view.replays = h->replays;
+    count_rates(h, &counters);
     h->view.background = length(&h->held);
     h->view.running = length(&h->live) + h->view.background;
     h->view.beat = engine_seconds();
@@ -359,9 +381,10 @@ static void *run(void *argument)
         take_mail(h);
         take_cancels(h);
         if (!h->dead) {
-            serve_background(h);
             if (!engine_turn(h->engine, &busy, &cause))
                 die(h, &cause);
+            else
+                serve_background(h); // who waits now has not found a lane
             deliver_all(h);
         }
         publish(h, busy);

@@ -15,13 +15,14 @@ struct host;
 // What the other threads may see of the engine, as it was after the last turn.
 struct host_view {
     struct engine_counters engine;
-    int running;     // jobs that are not final
-    int background;  // of them, held back for others
-    int64_t replays; // jobs of the background that stepped aside
-    double beat;     // when the thread last came by
-    bool busy;       // it had work then
-    bool dead;       // the engine can serve no more
-    char cause[512]; // why
+    int running;                    // jobs that are not final
+    int background;                 // of them, held back for others
+    double reply_rate, prompt_rate; // tokens a second, of late
+    int64_t replays;                // jobs of the background that stepped aside
+    double beat;                    // when the thread last came by
+    bool busy;                      // it had work then
+    bool dead;                      // the engine can serve no more
+    char cause[512];                // why
 };
 
 // Starts the thread; the engine is its own from here to host_close.

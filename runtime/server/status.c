@@ -92,6 +92,8 @@ void health_handle(struct exchange *x)
     if (root) {
         json_object_set_new(root, "prefill_seconds_total", json_real(e->prompt_seconds));
         json_object_set_new(root, "decode_seconds_total", json_real(e->decode_seconds));
+        json_object_set_new(root, "completion_tokens_per_second", json_real(st.host.reply_rate));
+        json_object_set_new(root, "prompt_tokens_per_second", json_real(st.host.prompt_rate));
         json_object_set_new(root, "streams", streams);
         json_object_set_new(root, "pages", pages);
         if (st.host.dead)
