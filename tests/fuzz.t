@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Each fuzz target for a few seconds with a fixed seed: safetensors headers, tokenizer.json, config.json, the pack file
-# and files of kept prompt states.
+# Each fuzz target for a few seconds with a fixed seed: safetensors headers, tokenizer.json, config.json, the pack file,
+# files of kept prompt states and bodies of requests.
 # FUZZ_SECONDS sets how long; the heads of tests/fuzz/* say what each holds and how to reproduce a finding.
 
 seconds=${FUZZ_SECONDS:-5}
@@ -16,7 +16,7 @@ report() { # STATUS NAME
     tail -n "$([ "$1" = 0 ] && echo 1 || echo 20)" "$scratch/log" | sed 's/^/# /'
 }
 
-echo 1..5
+echo 1..6
 for target in safetensors tokenizer_json config_json; do
     lua5.4 tests/fuzz/$target.lua "$seconds" 1 >"$scratch/log" 2>&1
     report $? "$target"
@@ -32,3 +32,8 @@ clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/ca
     build/tests/fuzz/cache_file -max_total_time="$seconds" -seed=1 -max_len=700 -artifact_prefix="$scratch/found/" "$scratch/found" \
         >"$scratch/log" 2>&1
 report $? cache_file
+clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/server_body.c runtime/server/input.c -o build/tests/fuzz/server_body \
+    -ljansson -lm >"$scratch/log" 2>&1 &&
+    build/tests/fuzz/server_body -max_total_time="$seconds" -seed=1 -max_len=2000 -artifact_prefix="$scratch/found/" "$scratch/found" \
+        tests/fuzz/corpus/server_body >"$scratch/log" 2>&1
+report $? server_body

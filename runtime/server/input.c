@@ -48,6 +48,8 @@ json_t *input_parse(const char *body, size_t bytes, struct error *error)
         return NULL;
     json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &cause);
     if (!root) {
+        for (char *c = cause.text; *c; c++) // it quotes the body
+            *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
         error_set(error, "the body is not valid JSON: line %d, column %d: %s", cause.line, cause.column, cause.text);
         return NULL;
     }
