@@ -124,19 +124,17 @@ static void cycles(int count)
         }
         one();
         struct pollfd there = {.fd = fd, .events = POLLIN};
-        if (poll(&there, 1, 0) > 0) {
-            struct reply r = http_read(fd);
-            served++;
-            wrong += strcmp(alone, json_at(r.body.data, "pianola.token_sha")) != 0;
-            reply_free_all(&r);
-            close(fd);
-            fd = -1;
-        }
-    }
-    if (fd >= 0)
+        if (i < count - 1 && poll(&there, 1, 0) <= 0)
+            continue;
+        struct reply r = http_read(fd); // the last one is waited for
+        served++;
+        wrong += strcmp(alone, json_at(r.body.data, "pianola.token_sha")) != 0;
+        reply_free_all(&r);
         close(fd);
+        fd = -1;
+    }
     snprintf(text, sizeof text, "%d of %d replies beside them are not as alone", wrong, served);
-    ok(wrong == 0 && (served > 0 || count < 100), "replies beside hostile clients are as alone", text);
+    ok(wrong == 0 && served > 0, "replies beside hostile clients are as alone", text);
     printf("# %d cycles, %d replies beside them\n", count, served);
     ok(server_rests(port), "lanes, pages and requests are back", NULL);
     free(alone), free(other);

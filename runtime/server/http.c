@@ -182,7 +182,6 @@ static void stream_done(void *user)
     exchange_drop(user);
 }
 
-// Lock held.
 static struct MHD_Response *make_response(struct exchange *x)
 {
     struct connection_side *side = x->side;
@@ -220,7 +219,8 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
         MHD_add_response_header(response, "Connection", "close");
 }
 
-// Sends what the exchange has. Lock held.
+// Sends what the exchange has: its state is set and does not change any more. The lock is not held, since libmicrohttpd takes a lock
+// here under which it calls read_stream.
 static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *connection)
 {
     struct connection_side *side = x->side;
@@ -231,16 +231,8 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *connecti
     side->queued = true;
     enum MHD_Result result = MHD_queue_response(connection, (unsigned)side->status, response);
     MHD_destroy_response(response);
-    if (side->link >= 0 && side->closed)
+    if (side->link >= 0 && side->state == SIDE_WHOLE)
         watch_deadline(x->server->watch, side->link, READ_SECONDS);
-    return result;
-}
-
-static enum MHD_Result answer_now(struct exchange *x, struct MHD_Connection *connection)
-{
-    pthread_mutex_lock(&x->side->lock);
-    enum MHD_Result result = queue(x, connection);
-    pthread_mutex_unlock(&x->side->lock);
     return result;
 }
 
@@ -255,12 +247,12 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *connection
     x->side->link = link && link->socket_context ? (int)(intptr_t)link->socket_context - 1 : -1;
     if (x->side->link < 0) {
         exchange_error(x, 503, NULL, NULL, NULL, "too many connections; try again later");
-        return answer_now(x, connection);
+        return queue(x, connection);
     }
     watch_deadline(s->watch, x->side->link, BODY_SECONDS);
     const char *query = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "reset_peak");
     snprintf(x->query, sizeof x->query, "%s", query ? query : "");
-    return check_head(x, connection, url, method) ? MHD_YES : answer_now(x, connection);
+    return check_head(x, connection, url, method) ? MHD_YES : queue(x, connection);
 }
 
 // The body is whole: to the workers, unless the answer needs none.
@@ -275,7 +267,7 @@ static enum MHD_Result dispatch(struct exchange *x, struct MHD_Connection *conne
     else if (x->route->quick)
         x->route->handle(x);
     if (exchange_opened(x))
-        return answer_now(x, connection);
+        return queue(x, connection);
     pthread_mutex_lock(&side->lock);
     side->suspended = true;
     MHD_suspend_connection(connection);
@@ -300,9 +292,9 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     if (!x->side->complete)
         return dispatch(x, connection);
     pthread_mutex_lock(&x->side->lock);
-    enum MHD_Result result = x->side->gone || x->side->state == SIDE_NOTHING ? MHD_NO : queue(x, connection);
+    const bool lost = x->side->gone || x->side->state == SIDE_NOTHING;
     pthread_mutex_unlock(&x->side->lock);
-    return result;
+    return lost ? MHD_NO : queue(x, connection);
 }
 
 static void on_completed(void *user, struct MHD_Connection *connection, void **context,
