@@ -103,8 +103,9 @@ static const struct reply_case reply_cases[] = {
      "C(Write <tool_call> and <function=bare> so.)"},
     {"half a call", REPLY_XML, "a\n\n<tool_call>\n<function=ba", "C(a\n\n<tool_call>\n<function=ba)"},
     {"no tools", REPLY_XML, XML("bare", ""), "C(" XML("bare", "") ")", .no_tools = true},
-    {"another dialect's call", REPLY_XML, "<tool_call>{\"name\": \"bare\"}</tool_call>",
-     "C(<tool_call>{\"name\": \"bare\"}</tool_call>)"},
+    {"a JSON call where XML is usual", REPLY_XML,
+     "<tool_call>\n{\"name\": \"typed\", \"arguments\": {\"i\": 1}}\n</tool_call>", "0:typed{\"i\":1}"},
+    {"an XML call where JSON is usual", REPLY_JSON, XML("typed", PARAMETER("i", "1")), "0:typed{\"i\":1}"},
     // Calls in a think block.
     {"a call in an open think block", REPLY_XML, "hm\n" XML("typed", PARAMETER("i", "4")) "\n", "R(hm)0:typed{\"i\":4}",
      .reasoning = true},

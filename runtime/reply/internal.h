@@ -37,7 +37,8 @@ enum value_kind_of_call {
 };
 
 struct call {
-    int phase; // of the dialect
+    enum reply_dialect dialect; // PLAIN: not known yet
+    int phase;                  // of the dialect
     const json_t *function;
     enum value_kind_of_call kind;
     unsigned types;

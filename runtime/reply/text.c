@@ -131,9 +131,27 @@ static enum step after_step(struct reply *reply)
     return STEP_ON;
 }
 
+// Models of one dialect now and then write the other: what follows the marker tells. PLAIN: nothing does yet.
+static enum reply_dialect dialect_of(const struct reply *reply)
+{
+    const size_t most = 64; // blanks
+    size_t at = strlen("<tool_call>");
+    if (text_match(reply->text.data, reply->text.size, "<function=") != MATCH_NO)
+        return REPLY_XML;
+    while (at < reply->text.size && at < most && text_blank(reply->text.data[at]))
+        at++;
+    if (at == reply->text.size && !reply->final)
+        return REPLY_PLAIN;
+    return at < reply->text.size && reply->text.data[at] == '{' ? REPLY_JSON : REPLY_XML;
+}
+
 static enum step call_step(struct reply *reply)
 {
-    enum step step = reply->options.dialect == REPLY_XML ? call_xml_step(reply) : call_json_step(reply);
+    if (reply->call.dialect == REPLY_PLAIN)
+        reply->call.dialect = dialect_of(reply);
+    if (reply->call.dialect == REPLY_PLAIN)
+        return STEP_MORE;
+    enum step step = reply->call.dialect == REPLY_XML ? call_xml_step(reply) : call_json_step(reply);
     if (step != STEP_BAD || reply->tentative)
         return step;
     // None after all. Its marker is content, and what follows is looked at again.
