@@ -116,7 +116,8 @@ static struct server_options read_options(const struct settings *s)
 static void warn_open(const struct settings *s)
 {
     const char *host = s->host;
-    if (!s->key_file && host && strcmp(host, "localhost") && strncmp(host, "127.", 4) && strcmp(host, "::1"))
+    if (!s->quiet && !s->key_file && host && strcmp(host, "localhost") && strncmp(host, "127.", 4) &&
+        strcmp(host, "::1"))
         fprintf(stderr, "--host %s: other machines can reach this, and no --api-key-file says who may ask\n", host);
 }
 

@@ -40,7 +40,7 @@ fi
 
 # ---- help and flags ---------------------------------------------------------------------------------------------------
 
-for command in run eval tokenize detokenize info plan check bench; do
+for command in run serve eval tokenize detokenize info plan check bench; do
     run $command --help
     [ $? = 0 ] && grep -q -- "--help" "$out" && grep -q "$command" "$out"
     ok $? "$command --help"
@@ -58,6 +58,14 @@ bad "unknown flag" tokenize --threads 2
 bad "unexpected argument" run hello
 bad "a value is missing" run -p
 bad "takes no value" info --json=yes
+bad "expected a whole number from 0 to 65535" serve --port 70000
+bad "expected a whole number from 1 to 8" serve --parallel some
+bad "this build has 1 to" serve --parallel 8
+bad "lower --context or --prompt-cache-gib" serve --prompt-cache-gib 10000
+echo "a: b" >"$scratch/keys"
+chmod 644 "$scratch/keys"
+bad "chmod 600" serve --quiet --port 0 --prompt-cache-gib 0 --api-key-file "$scratch/keys"
+bad "cannot listen" serve --quiet --port 0 --prompt-cache-gib 0 --host 192.0.2.1
 bad "expected one of" eval --isa sse9 --tokens 1
 bad "expected one of" eval --isa "portable|avx2" --tokens 1
 for value in nan inf -1 1e999 0.5x "" "1 " 0x1 101; do bad "--temperature" run -p x --temperature "$value"; done

@@ -60,7 +60,7 @@ static void report(struct exchange *x, const struct news *n, const char *end)
 {
     struct outcome o;
     sum_up(x, n, &o);
-    metrics_reply(&x->server->metrics, &o, end);
+    metrics_reply(&x->server->metrics, x->label, &o, end);
     log_reply(x, &o, end);
 }
 

@@ -50,6 +50,11 @@ static bool read_line(struct table *t, const char *path, int number, char *line,
     char *key = colon ? colon + 1 + strspn(colon + 1, " \t") : NULL;
     if (!key || colon == label || colon - label > LABEL_MOST || !*key || key[strcspn(key, " \t")])
         return error_set(error, "%s: line %d: \"label: key\" is expected, the key without blanks", path, number);
+    for (const char *c = label; c < colon; c++) // it is printed in logs and metrics
+        if ((unsigned char)*c < '!' || (unsigned char)*c > '~' || *c == '"' || *c == '\\')
+            return error_set(
+                error, "%s: line %d: a label is of letters, digits and signs but for quotes, blanks and backslashes",
+                path, number);
     if (t->count == KEYS_MOST)
         return error_set(error, "%s: more than %d keys", path, KEYS_MOST);
     struct key *k = &t->key[t->count++];

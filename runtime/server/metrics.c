@@ -5,6 +5,7 @@
 #include "runtime/server/metrics.h"
 #include "runtime/server/exchange.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const double metrics_bounds[HISTOGRAM_STEPS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
@@ -33,13 +34,26 @@ static void observe(struct histogram *h, double seconds)
     h->sum += seconds;
 }
 
-void metrics_reply(struct metrics *m, const struct outcome *o, const char *end)
+static struct label_count *find(struct metrics *m, const char *label)
+{
+    for (int i = 0; i < m->label_count; i++)
+        if (!strcmp(m->labels[i].label, label))
+            return &m->labels[i];
+    if (m->label_count == METRICS_LABELS)
+        return &m->labels[METRICS_LABELS - 1];
+    struct label_count *l = &m->labels[m->label_count++];
+    snprintf(l->label, sizeof l->label, "%s", m->label_count == METRICS_LABELS ? "others" : label);
+    return l;
+}
+
+void metrics_reply(struct metrics *m, const char *label, const struct outcome *o, const char *end)
 {
     int kind = 0;
     while (kind < ENDS - 1 && strcmp(metrics_ends[kind], end))
         kind++;
     pthread_mutex_lock(&m->lock);
     m->ends[kind]++;
+    find(m, label)->ends[kind]++;
     m->prompt_tokens += kind == END_REFUSED ? 0 : o->prompt_tokens;
     m->cached_tokens += o->cached_tokens;
     m->reply_tokens += o->reply_tokens;

@@ -22,7 +22,7 @@ enum histogram_name {
     HISTOGRAM_TOKEN,
     HISTOGRAMS
 };
-enum { HISTOGRAM_STEPS = 16 };
+enum { HISTOGRAM_STEPS = 16, METRICS_LABELS = 64 };
 enum end_kind { END_STOP, END_LENGTH, END_CALLS, END_CANCELLED, END_FAILED, END_REFUSED, ENDS };
 
 struct histogram {
@@ -31,9 +31,17 @@ struct histogram {
     double sum;
 };
 
+// Requests by the name of their key.
+struct label_count {
+    char label[64];
+    int64_t ends[ENDS];
+};
+
 struct metrics {
     pthread_mutex_t lock;
     int64_t ends[ENDS], disconnected;
+    struct label_count labels[METRICS_LABELS]; // the last one: of all that came later
+    int label_count;
     int64_t prompt_tokens, cached_tokens, reply_tokens, reasoning_tokens;
     struct histogram histogram[HISTOGRAMS];
 };
@@ -41,8 +49,8 @@ struct metrics {
 void metrics_open(struct metrics *metrics);
 void metrics_close(struct metrics *metrics);
 
-// A reply is over; end: "stop", "length", "tool_calls", "cancelled", "failed", "refused".
-void metrics_reply(struct metrics *metrics, const struct outcome *outcome, const char *end);
+// A reply is over, of a client known by `label`; end: "stop", "length", "tool_calls", "cancelled", "failed", "refused".
+void metrics_reply(struct metrics *metrics, const char *label, const struct outcome *outcome, const char *end);
 // A client went before its reply was out.
 void metrics_disconnected(struct metrics *metrics);
 

@@ -197,6 +197,12 @@ void completions_handle(struct exchange *x)
 {
     struct fields f;
     json_t *root = exchange_input(x);
+    if (root && json_object_get(root, "messages") &&
+        !json_object_get(root, "prompt")) { // some clients ask for chats here
+        json_decref(root);
+        chat_handle(x);
+        return;
+    }
     struct completion *c = root ? calloc(1, sizeof *c) : NULL;
     struct job *job = c ? job_new() : NULL;
     if (!job) {

@@ -149,10 +149,12 @@ static void ends(const struct page *p, const char *prefix, const struct metrics 
     for (int i = 0; i <= END_CALLS; i++)
         fprintf(p->file, "%srequest_success_total{finished_reason=\"%s\"} %lld\n", prefix, metrics_ends[i],
                 (long long)m->ends[i]);
-    head(p, prefix, "requests_finished_total", "counter", "requests that are over, by how");
-    for (int i = 0; i < ENDS; i++)
-        fprintf(p->file, "%srequests_finished_total{status=\"%s\"} %lld\n", prefix, metrics_ends[i],
-                (long long)m->ends[i]);
+    head(p, prefix, "requests_total", "counter", "requests that are over, by the name of their key and by how");
+    for (int k = 0; k < m->label_count; k++)
+        for (int i = 0; i < ENDS; i++)
+            if (m->labels[k].ends[i])
+                fprintf(p->file, "%srequests_total{key=\"%s\",status=\"%s\"} %lld\n", prefix, m->labels[k].label,
+                        metrics_ends[i], (long long)m->labels[k].ends[i]);
 }
 
 static void gauges(const struct page *p, const struct state *st)
@@ -178,7 +180,6 @@ static void counters(const struct page *p, const struct state *st)
 {
     const struct engine_counters *e = &st->host.engine;
     const struct metrics *m = &st->metrics;
-    value(p, "requests_total", NULL, "counter", "requests that the engine took", (double)e->submitted);
     value(p, "prompt_tokens_total", "prompt_tokens_total", "counter", "prompt tokens, cached ones too",
           (double)(e->prompt_tokens + e->cache.cached_tokens));
     value(p, "generation_tokens_total", "generation_tokens_total", "counter", "reply tokens", (double)e->reply_tokens);
