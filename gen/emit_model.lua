@@ -92,6 +92,7 @@ local function structure(model, table_count)
     field("prompt", program_reference(model, "prompt"))
     field("tail_program", program_reference(model, "tail"))
     field("plain_round", program_reference(model, "plain_round"))
+    field("saving_round", model.has_head and program_reference(model, "saving_round") or "NULL")
     local rounds = {}
     if model.has_head then
         for drafts = 0, model.options.window - 1 do rounds[#rounds + 1] = program_reference(model, "round_" .. drafts) end

@@ -5,6 +5,7 @@
 --   tail          logits of chosen rows of the last prompt chunk, and a draw for each
 --   round k       the head takes in what was accepted and drafts k tokens, then the trunk verifies a window of k + 1 rows
 --   plain_round   a window of one row, without a head
+--   saving_round  the same, and its row is saved for a head that takes in several rows later
 -- Invariant: programs share weights, states, caches and kept buffers by name; nothing else passes between them.
 
 local Builder = require "family_ops"
@@ -194,7 +195,7 @@ local function absorb(m, family, c)
     return x
 end
 
-function build.round(m, family, c, drafts, with_head)
+function build.round(m, family, c, drafts, with_head, save)
     if with_head then
         local x = absorb(m, family, c)
         if drafts > 0 then
@@ -207,7 +208,7 @@ function build.round(m, family, c, drafts, with_head)
         end
     end
     local r = trunk(m, family, c)
-    if with_head then m:save_streams(r, m.state:claim("saved streams", { streams = m.max_window * r.width * 4 })) end
+    if with_head or save then m:save_streams(r, m.state:claim("saved streams", { streams = m.max_window * r.width * 4 })) end
     m:accept(m:draw(logits(m, family, c, r), 1, -1, "drawn"))
 end
 
@@ -252,6 +253,7 @@ function graph.build(family, c, census, sizes, options)
     program("tail", "prompt", { trunk = options.chunk, tail = options.tail }, true, 0, function(m) build.tail(m, family, c) end)
     program("plain_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false) end)
     if head then
+        program("saving_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false, true) end)
         for drafts = 0, window - 1 do
             program("round_" .. drafts, "decode", { trunk = lanes * (drafts + 1), head = lanes * max_window, last = lanes },
                 drafts == 0, drafts, function(m) build.round(m, family, c, drafts, true) end)

@@ -69,8 +69,9 @@ struct model {
     float temperature, top_p, min_p; // from generation_config.json
     int32_t top_k;
     const struct program *plain_prompt, *prompt, *tail_program, *plain_round; // prompt: NULL without a head
-    const struct program *round[MAX_WINDOW];                                  // by drafts; NULL where there is none
-    const struct program *const *programs;                                    // all of them
+    const struct program *saving_round;      // without drafts; its rows are saved for the head; NULL without a head
+    const struct program *round[MAX_WINDOW]; // by drafts; NULL where there is none
+    const struct program *const *programs;   // all of them
     int32_t program_count;
     const struct pack_entry *entries;
     int32_t entry_count;

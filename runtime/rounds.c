@@ -144,6 +144,17 @@ static void balance(struct round *r, struct depth_lane *lanes)
     }
 }
 
+// The program of a round in which nobody drafts: the head's rows are saved, and taken in together before the ring of a lane is full.
+static const struct program *undrafted(const struct round *r)
+{
+    for (int i = 0; i < r->count; i++) {
+        const struct lane *l = r->window[i].slot->lane;
+        if (r->window[i].stream->follows && l->length + 1 - l->head_length > MAX_WINDOW)
+            return model.round[0];
+    }
+    return model.saving_round;
+}
+
 static void plan(struct engine *e, struct round *r)
 {
     struct depth_lane lanes[MAX_LANES];
@@ -165,7 +176,7 @@ static void plan(struct engine *e, struct round *r)
         r->window[i].drafts = lanes[i].drafts;
         deepest = lanes[i].drafts > deepest ? lanes[i].drafts : deepest;
     }
-    r->program = head ? model.round[deepest] : model.plain_round;
+    r->program = !head ? model.plain_round : deepest > 0 ? model.round[deepest] : undrafted(r);
 }
 
 // ---- one lane of a round -----------------------------------------------------------------------------------------------------

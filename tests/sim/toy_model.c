@@ -109,6 +109,11 @@ static void plain_round(struct exec *e, const struct bind *b)
     verify(e, b, 0, false);
 }
 
+static void saving_round(struct exec *e, const struct bind *b)
+{
+    verify(e, b, 0, true);
+}
+
 static void round_of(struct exec *e, const struct bind *b, int drafts)
 {
     struct arena *a = arena_of(b);
@@ -147,6 +152,7 @@ static const struct program toy_programs[] = {
     PROGRAM(prompt, TOY_CHUNK),
     PROGRAM(tail, TAIL),
     PROGRAM(plain_round, TOY_LANES),
+    PROGRAM(saving_round, TOY_LANES),
     {.name = "round_0", .rows = 4, .drafts = 0, .launches = 1, .emit = round_0},
     {.name = "round_1", .rows = 8, .drafts = 1, .launches = 1, .emit = round_1},
     {.name = "round_2", .rows = 12, .drafts = 2, .launches = 1, .emit = round_2},
@@ -155,8 +161,8 @@ static const struct program toy_programs[] = {
     {.name = "round_5", .rows = 24, .drafts = 5, .launches = 1, .emit = round_5},
 };
 static const struct program *const programs[] = {
-    &toy_programs[0], &toy_programs[1], &toy_programs[2], &toy_programs[3], &toy_programs[4],
-    &toy_programs[5], &toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9],
+    &toy_programs[0], &toy_programs[1], &toy_programs[2], &toy_programs[3], &toy_programs[4],  &toy_programs[5],
+    &toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9], &toy_programs[10],
 };
 static const int32_t end_tokens[] = {TOY_END};
 
@@ -189,10 +195,11 @@ const struct model model = {
     .prompt = &toy_programs[1],
     .tail_program = &toy_programs[2],
     .plain_round = &toy_programs[3],
-    .round = {&toy_programs[4], &toy_programs[5], &toy_programs[6], &toy_programs[7], &toy_programs[8],
-              &toy_programs[9]},
+    .saving_round = &toy_programs[4],
+    .round = {&toy_programs[5], &toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9],
+              &toy_programs[10]},
     .programs = programs,
-    .program_count = 10,
+    .program_count = 11,
 };
 
 const uint8_t *const embedded_pack = NULL, *const embedded_pack_end = NULL;
