@@ -55,6 +55,14 @@ void stream_resume(struct stream *s, int length, bool follows)
     s->round_rows = s->given = s->taken = 0;
 }
 
+// Positions of a stream that names none: the context, or what an empty pool holds of it.
+static int most_positions(const struct engine *e)
+{
+    const int64_t pages = (int64_t)e->pages.count - e->plan.run_pages,
+                  held = pages * e->options.page - model.window - 1;
+    return held < e->context ? (int)held : e->context;
+}
+
 struct stream *stream_new(struct engine *e, const struct stream_options *options, struct error *error)
 {
     const bool penalties = history_wanted(&options->sampling), host = exec_pool(e->exec) != NULL;
@@ -69,7 +77,9 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
     }
     s->engine = e;
     s->options = *options;
-    s->positions = options->positions > 0 && options->positions < e->context ? options->positions : e->context;
+    s->positions = most_positions(e);
+    if (options->positions > 0 && options->positions < s->positions)
+        s->positions = options->positions;
     s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
     s->follows = s->drafting;
     // Where drafts are known not to pay, one stream in a few still has the head follow it, to see whether that has changed.

@@ -137,6 +137,9 @@ ok $? "text to ids and back"
 printf '%s' "$text" | "$binary" tokenize --plain >"$scratch/plain" && [ "$(wc -w <"$scratch/plain")" -gt "$(wc -w <"$scratch/tokens")" ] &&
     "$binary" detokenize <"$scratch/plain" | cmp -s - <(printf '%s' "$text")
 ok $? "--plain takes special tokens for text"
+printf 'the the list' | "$binary" tokenize --draft-vocab 20 >"$out" 2>"$err" && [ "$(wc -l <"$out")" = 20 ] && [ "$(sort -u "$out" | wc -l)" = 20 ] &&
+    [ "$(head -1 "$out")" = "$(printf ' the' | "$binary" tokenize)" -o "$(head -1 "$out")" = "$(printf 'the' | "$binary" tokenize)" ]
+ok $? "a draft vocabulary has the text's commonest tokens first, each once"
 printf '"a\\u0000b"\n\n"x <|im_end|>"\n""\n' | "$binary" tokenize --jsonl >"$scratch/lines" && [ "$(wc -l <"$scratch/lines")" = 3 ] &&
     "$binary" detokenize --jsonl <"$scratch/lines" >"$scratch/strings" && cmp -s "$scratch/strings" <(printf '"a\\u0000b"\n"x <|im_end|>"\n""\n')
 ok $? "--jsonl both ways, NUL and empty strings included"

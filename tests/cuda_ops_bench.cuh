@@ -219,7 +219,7 @@ static void bench_draw(int rows, float temperature, float top_p, int top_k)
         logits[i] = rig_float(4) + rig_float(4) + rig_float(4) + rig_float(4);
     int32_t *drawn = take<int32_t>(rows);
     push_all();
-    struct draw_args a = {p, lanes, 248320, 248320, 1, -1, logits, drawn};
+    struct draw_args a = {p, lanes, 248320, 248320, 1, -1, logits, drawn, NULL};
     char name[64];
     snprintf(name, sizeof name, "draw: temperature %g, top_p %g, top_k %d", (double)temperature, (double)top_p, top_k);
     bench(name, cuda_draw, &a, rows, 20);

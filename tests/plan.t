@@ -109,8 +109,27 @@ local function check_resident()
     end
 end
 
+-- A pool that is half of what all lanes could hold: the plan says so, a run with it has the same bytes, and one that holds no stream
+-- is refused with the numbers.
+local function check_pool()
+    local binary = "build/flashnext/flashnext"
+    local _, text = capture(binary .. " plan --json --lanes 4 --context 4096")
+    local whole = cjson.decode(text)
+    _, text = capture(string.format("%s plan --json --lanes 4 --context 4096 --pool-pages %d", binary, whole.pages // 2))
+    local half = cjson.decode(text)
+    ok(half.pages == whole.pages // 2 and half.whole_pages == whole.pages and half.kv_bytes + half.run_bytes == half.pages * half.page_bytes,
+        "a pool of half the pages", text)
+    local reply = " eval --quiet --tokens 5,6,7,8 --greedy 20"
+    local _, one = capture(binary .. reply)
+    local _, other = capture(binary .. reply .. " --kv-page-test shuffled --pool-pages " .. math.tointeger(half.run_pages_a_lane) + 2)
+    ok(#one > 20 and one == other, "a run with the smallest pool has the same bytes", other)
+    _, text = capture(binary .. reply .. " --pool-pages " .. math.tointeger(half.run_pages_a_lane) + 1)
+    ok(text:find("--pool%-pages: one stream needs at least %d+ pages"), "a pool that holds no stream is refused", text)
+end
+
 -- What a cache encoding costs is said at start; the exact one says nothing, and logits stay near it.
 local function check_cache()
+check_pool()
     local reference, binary, logits = require "reference", "build/flashnext/flashnext", {}
     for _, kind in ipairs { "f32", "bf16", "fp8" } do
         local _, said = capture(string.format("%s eval --tokens 5,6,7,8,9,10,11,12 --last 8 --out %slogits --kv-cache %s", binary, OUT,
