@@ -157,6 +157,14 @@ void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, 
     }
 }
 
+// What a capture took, by what the card has left. Others may allocate meanwhile, so no graph counts for more than its launches can take.
+static int64_t bytes_of(size_t before, size_t after, size_t launches)
+{
+    const int64_t most = (4 << 20) + (int64_t)launches * (16 << 10);
+    const int64_t taken = before > after ? (int64_t)(before - after) : 0;
+    return taken < most ? taken : most;
+}
+
 struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
                                const struct bind *bind, int64_t *bytes)
 {
@@ -181,7 +189,7 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
     if (graph)
         cudaGraphDestroy(graph);
     cudaMemGetInfo(&after, &total);
-    r->bytes = (int64_t)(before > after ? before - after : 0) + (int64_t)sizeof *r;
+    r->bytes = bytes_of(before, after, r->launches) + (int64_t)sizeof *r;
     *bytes = r->bytes;
     if (status == cudaSuccess)
         return r;

@@ -132,5 +132,8 @@ test-gpu: deps-test
 	@prove --exec '' --timer $(GPU_OUT)/matrix $(GPU_OUT)/cuda_ops_test
 	@$(LUA) tests/gpu/reference.lua $(GPU_FOLDERS)
 	@PIANOLA_CONTRACTS=all TARGET=cuda $(LUA) tests/contracts.t
+	@$(MAKE) --no-print-directory -s MODEL=flashnext NAME=flashnext CHECKPOINT= contracts
+	@$(MAKE) --no-print-directory -s TARGET=cuda B=build/cuda MODEL=flashnext NAME=flashnext CHECKPOINT= contracts
+	@build/flashnext/contracts replies build/tests/replies && build/cuda/flashnext/contracts compare build/tests/replies
 	@for t in memcheck initcheck synccheck racecheck; do \
 	    $(SANITIZER) --tool $$t build/cuda/reference-fn-tiny/reference-fn-tiny eval --tokens 3,4,5,6,7,8,9 --greedy 4 --eager || exit 1; done

@@ -66,6 +66,14 @@ static float margin_of(const float *logits)
     return best - second;
 }
 
+static bool is_end(int32_t id)
+{
+    for (int i = 0; i < model.end_count; i++)
+        if (model.end_tokens[i] == id)
+            return true;
+    return false;
+}
+
 static bool reply_to(struct engine *e, const struct prompt *p, int drafts, struct made *m, struct error *error)
 {
     struct stream_options options = {.drafts = drafts, .sampling = {.top_p = 1}};
@@ -78,6 +86,8 @@ static bool reply_to(struct engine *e, const struct prompt *p, int drafts, struc
         for (int i = 0; good && i < count && made_count < REPLY; i++, made_count++) {
             m->id[made_count] = out[i];
             m->margin[made_count] = drafts ? 0 : margin_of(stream_logits(s, i));
+            if (is_end(out[i])) // what follows is no reply
+                count = 0;
         }
     }
     stream_close(s);
