@@ -9,14 +9,22 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 // ---- models ----------------------------------------------------------------------------------------------------------------------
 
+// In the words of OpenAI's clients, vLLM's and Anthropic's.
 static json_t *model_json(const struct server *s, const char *name)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:i, s:i}", "id", name, "object", "model", "created",
+    char since[32] = "";
+    const time_t created = (time_t)s->created;
+    struct tm when;
+    if (gmtime_r(&created, &when))
+        strftime(since, sizeof since, "%Y-%m-%dT%H:%M:%SZ", &when);
+    return json_pack("{s:s, s:s, s:I, s:s, s:s, s:i, s:i, s:s, s:s, s:s}", "id", name, "object", "model", "created",
                      (json_int_t)s->created, "owned_by", "pianola", "root", s->options.name, "context_length",
-                     s->context, "max_model_len", s->context);
+                     s->context, "max_model_len", s->context, "type", "model", "display_name", name, "created_at",
+                     since);
 }
 
 void models_handle(struct exchange *x)
@@ -34,7 +42,7 @@ void models_handle(struct exchange *x)
         }
     }
     if (!*x->rest) {
-        exchange_json(x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+        exchange_json(x, 200, json_pack("{s:s, s:b, s:o}", "object", "list", "has_more", false, "data", list));
         return;
     }
     json_decref(list);
