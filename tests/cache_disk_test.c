@@ -323,13 +323,14 @@ static int child(const char *path, uint64_t seed)
         bool busy;
         ask_for(e, &t);
         e->cache->next_look = 0;
-        for (int k = 0; k < 300 && e->cache->disk->first == last; k++) {
+        for (int k = 0; k < 20000 && e->cache->disk->first == last; k++) {
             engine_turn(e, &busy, NULL);
             disk_write_goes_on(e->cache->disk);
             usleep(200);
         }
+        const bool written = e->cache->disk->first != last;
         last = e->cache->disk->first;
-        if (last && printf("%llu %s\n", (unsigned long long)i, last->name) > 0)
+        if (written && printf("%llu %s\n", (unsigned long long)i, last->name) > 0)
             fflush(stdout);
     }
     while (pause() != 0)
