@@ -2,7 +2,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --
 -- The contract program (tests/contract) of each family, on toys with a draft head: streams together, drafted, in pages of any size and
--- order, replayed and eager, in chunks and in every encoding of the cache have the bits that they have alone.
+-- order, replayed and eager, in chunks, from kept states and in every encoding of the cache have the bits that they have alone.
 -- PIANOLA_CONTRACTS=all: every family in three encodings, every page size with every order, every number of lanes.
 -- PIANOLA_CONTRACTS=build: as all, built and not run. TARGET=cuda: for a GPU.
 

@@ -5,6 +5,7 @@
 #ifndef CONTRACT_H
 #define CONTRACT_H
 
+#include "tests/contract/scene.h"
 #include <stdbool.h>
 
 // One check; detail may be NULL or empty.
@@ -13,6 +14,9 @@ void contract_ok(bool good, const char *name, const char *detail);
 // Every stream has the ids, logit bits and log-probabilities that it has alone: lanes, drafts, pages, graphs, chunks, caches. whole: every
 // page size and order; else one order each.
 void contract_matrix(bool whole);
+
+// Prompts that begin at kept states, against the right replies of whole prompts: right[prompt * WAYS + way].
+void contract_resumed(int context, const struct scene_prompt *prompts, int count, const struct scene_reply *right);
 
 // Three equal prompts of each length at once, with generated weights and paging, each equal to alone.
 void contract_long(int count, char **lengths);

@@ -197,5 +197,6 @@ void contract_matrix(bool whole)
     places(whole);
     together(whole);
     chunks();
+    contract_resumed(CONTEXT, prompts, PROMPTS, right);
     caches();
 }
