@@ -40,7 +40,7 @@ NVCC    ?= $(if $(wildcard $(CUDA)/bin/nvcc),$(CUDA)/bin/nvcc,nvcc)
 CHIPS   ?= 90a
 BASE    += -I$(CUDA)/include
 NVFLAGS := -std=c++17 -O3 -I. -I$(B)/common -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings --expt-relaxed-constexpr \
-           $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
+           $(if $(filter 90a,$(CHIPS)),-DWITH_WGMMA) $(if $(filter-out 90a,$(CHIPS)),,-DONLY_WGMMA) $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
 # One binary that needs nothing but the driver and the HTTP library: the others are linked in.
 LIBS    := -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjansson.a -lmicrohttpd -L$(CUDA)/lib64 -lcudart_static -lpthread -ldl -lrt -lm -lstdc++
 endif

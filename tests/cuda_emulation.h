@@ -43,7 +43,7 @@ static struct {
     bool done[EMULATED_THREADS];
     unsigned char *stack, *shared;
     unsigned int current, progress;
-    struct emulated_barrier block, warp[32];
+    struct emulated_barrier block, warp[32], some[16];
     uint32_t operand[32][32][6];
     void (*body)(void *);
     void *arguments;
@@ -113,6 +113,7 @@ static void emulated_block(unsigned int threads)
     }
     memset(&emulation.block, 0, sizeof emulation.block);
     memset(emulation.warp, 0, sizeof emulation.warp);
+    memset(emulation.some, 0, sizeof emulation.some);
 }
 
 template <typename BODY> static void emulated_call(void *body)
@@ -275,6 +276,7 @@ static inline uint32_t __ballot_sync(uint32_t, bool vote)
     __syncwarp();
     return all;
 }
+#define __ffs(u) __builtin_ffs((int)(u))
 #define __popc(u)          __builtin_popcount(u)
 #define __fadd_rn(a, b)    ((a) + (b))
 #define __fsub_rn(a, b)    ((a) - (b))
@@ -296,6 +298,107 @@ static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b
         for (unsigned int k = 0; k < 16; k++) {
             const uint32_t *left = all[row % 8 * 4 + k % 8 / 2], *right = all[column * 4 + k % 8 / 2];
             d[i] += emulated_half(left[(row >= 8) + 2 * (k >= 8)], k & 1) * emulated_half(right[4 + (k >= 8)], k & 1);
+        }
+    }
+    __syncwarp();
+}
+
+// The product of a warpgroup, a warp at a time: 16 outputs by 8 NT rows by 16 k (kernels/cuda/wgmma.cuh).
+typedef const unsigned char *wgmma_source;
+static inline wgmma_source wgmma_rows(const void *shared)
+{
+    if ((uintptr_t)shared % 1024) {
+        printf("Bail out! rows of a product at no multiple of 1024 bytes\n");
+        exit(1);
+    }
+    return (wgmma_source)shared;
+}
+static inline wgmma_source wgmma_at(wgmma_source rows, int bytes, int piece)
+{
+    return rows + bytes + piece * 16;
+}
+static inline unsigned char *wgmma_align(unsigned char *shared)
+{
+    return shared + (-(uintptr_t)shared & 1023u);
+}
+static inline void wgmma_fence(uint32_t a[2][2][4])
+{
+}
+static inline void wgmma_commit(void)
+{
+}
+template <int N> static inline void wgmma_wait(void)
+{
+}
+static inline void wgmma_publish(void)
+{
+}
+// Barriers as kernels/cuda/wgmma.cuh has them: count, arrivals that the phase lacks, parity of the phase under way.
+static inline void barrier_init(uint64_t *barrier, int count)
+{
+    *barrier = (uint64_t)count << 32 | (uint64_t)count << 8;
+}
+static inline void barrier_arrive(uint64_t *barrier)
+{
+    *barrier -= 1 << 8;
+    if ((*barrier >> 8 & 0xffffff) == 0)
+        *barrier = (*barrier >> 32) << 32 | (*barrier >> 32) << 8 | ((*barrier & 1) ^ 1);
+    emulation.progress++;
+}
+static inline void barrier_arrive_copied(uint64_t *barrier)
+{
+    barrier_arrive(barrier);
+}
+static inline void barrier_wait(uint64_t *barrier, int parity)
+{
+    while ((*barrier & 1) == (uint64_t)parity)
+        emulated_yield();
+    emulation.progress++;
+}
+template <int N> static inline void registers_more(void)
+{
+}
+template <int N> static inline void registers_fewer(void)
+{
+}
+static inline void barrier_some(int number, int threads)
+{
+    emulated_wait(&emulation.some[number], (unsigned int)threads);
+}
+static inline uint32_t half_pack(float low, float high)
+{
+    _Float16 h[2] = {(_Float16)low, (_Float16)high};
+    uint32_t u;
+    memcpy(&u, h, 4);
+    return u;
+}
+static inline uint32_t half_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    float d[2]; // the products and sums that occur here are exact in fp32
+    for (int i = 0; i < 2; i++)
+        d[i] = half_float(a >> 16 * i & 0xffffu) * half_float(b >> 16 * i & 0xffffu) + half_float(c >> 16 * i & 0xffffu);
+    return half_pack(d[0], d[1]);
+}
+static inline uint32_t half_mul(uint32_t a, uint32_t b)
+{
+    return half_fma(a, b, 0);
+}
+template <int NT, bool HALF> static inline void wgmma(float *d, const uint32_t *a, wgmma_source rows)
+{
+    unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t(*all)[6] = emulation.operand[warp];
+    unsigned int piece = (uintptr_t)rows / 16 % 8;
+    rows -= piece * 16;
+    memcpy(all[lane], a, 16);
+    __syncwarp();
+    for (int i = 0; i < 4 * NT; i++) {
+        unsigned int row = lane / 4 + (i >> 1 & 1) * 8, column = i / 4 * 8 + lane % 4 * 2 + (i & 1);
+        for (unsigned int k = 0; k < 16; k++) {
+            uint32_t left = all[row % 8 * 4 + k % 8 / 2][(row >= 8) + 2 * (k >= 8)] >> 16 * (k & 1) & 0xffffu, right;
+            const unsigned char *at = rows + column * 128 + ((piece + k / 8) ^ (column & 7)) * 16 + k % 8 * 2;
+            right = at[0] | (uint32_t)at[1] << 8;
+            d[i] += HALF ? half_float(left) * half_float(right)
+                         : __uint_as_float(left << 16) * __uint_as_float(right << 16);
         }
     }
     __syncwarp();

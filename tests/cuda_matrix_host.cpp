@@ -6,6 +6,8 @@
 #include "kernels/cuda/embed.cu"
 #include "kernels/cuda/experts.cu"
 #include "kernels/cuda/experts_prompt.cu"
+#include "kernels/cuda/experts_wide.cu"
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/linear_prompt.cu"
+#include "kernels/cuda/linear_wide.cu"
 #include "tests/cuda_matrix_test.cu"

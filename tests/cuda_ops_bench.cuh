@@ -200,6 +200,7 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     a.blocks = sparse ? blocks : NULL;
     a.counts = sparse ? counts : NULL;
     a.y = y;
+    a.row_class = rows > 128 ? CLASS_PROMPT : CLASS_DECODE;
     snprintf(name, sizeof name, "attention %d/%d %s at %d", heads, kv_heads, sparse ? "sparse" : "dense", context);
     bench(name, cuda_attention, &a, rows, count);
 }

@@ -19,6 +19,7 @@ struct cache_shape {
     const char *name;
     int32_t heads, kv_heads, dim, index_heads, index_dim, rotary, keep, encoding;
     double bound;
+    int32_t row_class;
 };
 
 struct cache_setting {
@@ -138,6 +139,7 @@ static void cache_ops(struct cache_rig *c, bool device, int capacity)
     attend.blocks = c->blocks;
     attend.counts = c->counts;
     attend.y = c->y;
+    attend.row_class = s->row_class;
     if (device) {
         gpu(cuda_kv_append, &append, capacity);
         gpu(cuda_index_pool, &pool, capacity);
@@ -288,11 +290,14 @@ static void cache_check(const struct cache_shape *s)
 static void test_caches(void)
 {
     static const struct cache_shape shapes[] = {
-        {"sparse f32", 6, 2, 80, 3, 24, 8, 5, KV_F32, 1e-5},
-        {"sparse bf16", 12, 2, 256, 4, 128, 64, 9, KV_BF16, 2e-5},
-        {"dense bf16", 5, 1, 19, 2, 16, 8, 99, KV_BF16, 2e-5},
-        {"sparse bf16, 8 to 1", 16, 2, 128, 5, 64, 32, 7, KV_BF16, 2e-5},
-        {"sparse fp8", 24, 2, 64, 1, 16, 4, 7, KV_FP8, 2e-5},
+        {"sparse f32", 6, 2, 80, 3, 24, 8, 5, KV_F32, 1e-5, CLASS_DECODE},
+        {"sparse bf16", 12, 2, 256, 4, 128, 64, 9, KV_BF16, 2e-5, CLASS_DECODE},
+        {"dense bf16", 5, 1, 19, 2, 16, 8, 99, KV_BF16, 2e-5, CLASS_DECODE},
+        {"sparse bf16, 8 to 1", 16, 2, 128, 5, 64, 32, 7, KV_BF16, 2e-5, CLASS_DECODE},
+        {"prompt rows, sparse bf16", 12, 2, 256, 4, 128, 64, 9, KV_BF16, 2e-4, CLASS_PROMPT},
+        {"prompt rows, sparse f32", 16, 2, 128, 5, 64, 32, 7, KV_F32, 1e-2, CLASS_PROMPT},
+        {"prompt rows, dense bf16", 5, 1, 128, 2, 16, 8, 99, KV_BF16, 2e-4, CLASS_PROMPT},
+        {"sparse fp8", 24, 2, 64, 1, 16, 4, 7, KV_FP8, 2e-5, CLASS_DECODE},
     };
     for (const struct cache_shape &s : shapes)
         cache_check(&s);

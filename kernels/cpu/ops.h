@@ -322,6 +322,7 @@ struct attention_args {
     const float *q, *gate;
     const int32_t *blocks, *counts;
     float *y;
+    int32_t row_class;
 };
 
 // ---- moe.c ----------------------------------------------------------------------------------------------------------------

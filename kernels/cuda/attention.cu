@@ -7,6 +7,7 @@
 // nor the order of pages, nor the rows that share the launch change a bit.
 
 #include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/attention_rows.cuh"
 
 // ---- kv_append: a warp a (row, head of keys or of values, or index key) ------------------------------------------------------
 
@@ -193,6 +194,8 @@ template <int D> static cudaError_t attention_launch(cudaStream_t stream, const 
 
 extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attention_args *a, int rows)
 {
+    if (attention_rows_fits(a))
+        return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows) : attention_rows<128>(stream, a, rows);
     // Few rows: one block a processor with more in flight; many: more blocks.
     const unsigned parts = clusters_available() ? PARTS : 1;
     const bool few = clusters_available() && rows <= FEW_ROWS;

@@ -2,24 +2,12 @@
 //
 // experts_up_args and experts_down_args, prompt class: (row, slot) pairs are sorted by expert, and an expert's pairs go in tiles.
 //
-// In the groups memory, as int32: tiles [0]; from 16 on where each expert's pairs begin (experts + 1); then each expert's first
-// tile (experts); then the pairs as row * slots + slot, by expert.
 // Invariant: the order of the pairs of an expert is of no consequence, since a pair's result is its own.
 
-#include "kernels/cuda/prompt.cuh"
+#include "kernels/cuda/experts_prompt.cuh"
+#include "kernels/cuda/wide.cuh"
 
-enum { EXPERT_NT = 8, EXPERT_TILE = EXPERT_NT * 8, SORT_THREADS = 1024 };
-
-struct expert_groups {
-    int32_t *tiles, *start, *first_tile, *pairs;
-};
-
-__host__ __device__ __forceinline__ expert_groups groups_at(void *memory, int experts)
-{
-    int32_t *p = (int32_t *)memory;
-    expert_groups g = {p, p + 16, p + 17 + experts, p + 17 + 2 * experts};
-    return g;
-}
+enum { EXPERT_NT = 8, EXPERT_ROWS = EXPERT_NT * 8, SORT_THREADS = 1024 };
 
 // One block. Shared memory: a count an expert.
 __global__ void __launch_bounds__(SORT_THREADS)
@@ -67,48 +55,12 @@ __global__ void __launch_bounds__(SORT_THREADS)
             g.pairs[atomicAdd(&count[ids[i]], 1)] = i;
 }
 
-// A block's tile: its expert and pairs first .. first + count - 1 of the list; count <= 0: none.
-struct expert_tile {
-    int expert, first, count;
-};
-
-__device__ __forceinline__ expert_tile find_tile(const expert_groups &g, int experts, int tile, expert_tile *shared)
-{
-    if (threadIdx.x == 0)
-        shared->count = 0;
-    __syncthreads();
-    if (tile < *g.tiles)
-        for (int e = threadIdx.x; e < experts; e += TILE_THREADS) {
-            int first = g.first_tile[e], begin = g.start[e], end = g.start[e + 1];
-            int at = begin + (tile - first) * EXPERT_TILE;
-            if (tile >= first && at < end) {
-                shared->expert = e;
-                shared->first = at;
-                shared->count = end - at < EXPERT_TILE ? end - at : EXPERT_TILE;
-            }
-        }
-    __syncthreads();
-    return *shared;
-}
-
 // What a launch of the first half does: everything, or (gate and up of different encodings) only gate, then only up.
 enum { UP_WHOLE, UP_GATE, UP_TIMES };
 
 struct expert_plan {
     prepared x;
     int32_t aligned, mode;
-};
-
-// Rows of a tile: pairs of the list over `divisor`.
-struct tile_list {
-    const int32_t *pairs;
-    int32_t count, divisor;
-    __device__ __forceinline__ int operator()(int32_t *rows) const
-    {
-        for (int r = threadIdx.x; r < EXPERT_TILE; r += TILE_THREADS)
-            rows[r] = r < count ? pairs[r] / divisor : -1;
-        return count;
-    }
 };
 
 // Gated: warps of even number have gate, of odd number up, of the same pair of panels.
@@ -123,14 +75,14 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     pdl_trigger();
     pdl_wait();
     expert_groups g = groups_at(a.groups, a.experts);
-    expert_tile tile = find_tile(g, a.experts, blockIdx.x, &shared);
+    expert_tile tile = find_tile(g, a.experts, blockIdx.x, EXPERT_ROWS, &shared);
     if (tile.count <= 0)
         return;
     int pair = gated ? blockIdx.y * (TILE_WARPS / 2) + warp / 2 : blockIdx.y * TILE_WARPS + warp;
     bool live = pair * 32 < a.inner, gate = gated && warp % 2 == 0;
     const struct weight &w = gate || plan.mode == UP_GATE ? a.gate : a.up;
     float acc[EXPERT_NT][8];
-    tile_list list = {g.pairs + tile.first, tile.count, a.slots};
+    tile_list list = {g.pairs + tile.first, tile.count, a.slots, EXPERT_ROWS};
     tile_run<CODE, EXPERT_NT, 1>(&w, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
     float factor = w.global ? w.global[tile.expert] : 1.0f;
     float *exchange = (float *)memory + warp / 2 * (EXPERT_NT * 8 * 32) + lane;
@@ -173,13 +125,13 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     pdl_trigger();
     pdl_wait();
     expert_groups g = groups_at(a.groups, a.experts);
-    expert_tile tile = find_tile(g, a.experts, blockIdx.x, &shared);
+    expert_tile tile = find_tile(g, a.experts, blockIdx.x, EXPERT_ROWS, &shared);
     if (tile.count <= 0)
         return;
     int pair = blockIdx.y * TILE_WARPS + warp;
     bool live = pair * 32 < a.n;
     float acc[EXPERT_NT][8];
-    tile_list list = {g.pairs + tile.first, tile.count, 1};
+    tile_list list = {g.pairs + tile.first, tile.count, 1, EXPERT_ROWS};
     tile_run<CODE, EXPERT_NT, 1>(&a.down, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
     if (!live)
         return;
@@ -198,12 +150,6 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         }
 }
 
-// Tiles at most: full ones, and one that is not an expert.
-static int most_tiles(int64_t pairs, int experts)
-{
-    return (int)(pairs / EXPERT_TILE + (pairs < experts ? pairs : experts));
-}
-
 template <class CODE> static size_t expert_shared(void)
 {
     size_t tile = tile_shape<CODE, EXPERT_NT, 1>::BYTES, exchange = TILE_WARPS / 2 * EXPERT_NT * 8 * 32 * 4;
@@ -216,11 +162,13 @@ cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args 
                         UP_WHOLE};
     cudaError_t error = launch(stream, dim3(1), dim3(SORT_THREADS), (size_t)args->experts * 4, experts_sort_kernel,
                                args->pass, args->ids, args->slots, args->experts, args->groups);
+    bool gated = args->gate.data != NULL, mixed = gated && !same_code(&args->gate, &args->up);
+    if (error == cudaSuccess && !mixed && wide_available(&args->up))
+        return experts_up_wide(stream, args, rows);
     if (error == cudaSuccess)
         error = prompt_prepare(stream, args->pass, 1, args->x, args->ldx, args->k, rows, plan.x);
-    bool gated = args->gate.data != NULL, mixed = gated && !same_code(&args->gate, &args->up);
     int pairs = weight_pairs(&args->up), each = gated && !mixed ? TILE_WARPS / 2 : TILE_WARPS;
-    dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts), (pairs + each - 1) / each);
+    dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts, EXPERT_ROWS), (pairs + each - 1) / each);
     for (plan.mode = mixed ? UP_GATE : UP_WHOLE; error == cudaSuccess; plan.mode++) {
         with_code(plan.mode == UP_GATE ? &args->gate : &args->up, [&](auto code) {
             error = launch(stream, grid, dim3(TILE_THREADS), expert_shared<typename decltype(code)::type>(),
@@ -234,13 +182,15 @@ cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args 
 
 cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_args *args, int rows)
 {
+    if (wide_available(&args->down))
+        return experts_down_wide(stream, args, rows);
     int64_t pairs = (int64_t)rows * args->slots;
     expert_plan plan = {prepared_at(args->scratch, pairs, args->k), (uintptr_t)args->y % 16 == 0 && args->n % 4 == 0,
                         UP_WHOLE};
     cudaError_t error = prompt_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs, plan.x);
     if (error != cudaSuccess)
         return error;
-    dim3 grid(most_tiles(pairs, args->experts), (weight_pairs(&args->down) + TILE_WARPS - 1) / TILE_WARPS);
+    dim3 grid(most_tiles(pairs, args->experts, EXPERT_ROWS), (weight_pairs(&args->down) + TILE_WARPS - 1) / TILE_WARPS);
     with_code(&args->down, [&](auto code) {
         typedef typename decltype(code)::type CODE;
         error = launch(stream, grid, dim3(TILE_THREADS), expert_shared<typename decltype(code)::type>(),

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/gdn.cuh"
+#include "kernels/cuda/gdn_long.cuh"
 #include "kernels/cuda/launch.cuh"
 
 enum {
@@ -362,7 +363,7 @@ extern "C" cudaError_t cuda_gdn(cudaStream_t stream, const struct gdn_args *a, i
     }
     cudaError_t error = launch(stream, dim3(blocks_for(a->nk, 4), (unsigned)rows), 128, 0, gdn_prepare_kernel, *a);
     if (error == cudaSuccess)
-        error = gdn_launch_per<false>(stream, a, gdn_columns(a, 32), 1);
+        error = gdn_long_fits(a) ? gdn_long(stream, a) : gdn_launch_per<false>(stream, a, gdn_columns(a, 32), 1);
     if (error == cudaSuccess && !a->direct)
         error = launch(stream, dim3(blocks_for(gdn_saved_width(a), 256), (unsigned)rows), 256, 0, gdn_save_kernel, *a);
     return error;

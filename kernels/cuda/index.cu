@@ -92,6 +92,7 @@ enum {
     SELECT_BINS = 2048,   // of a level of the radix descent: 11, 11 and 10 bits
     SELECT_SCORES = 8192, // scores of a block of a cluster
     SELECT_ALONE = 16384, // and of one that is alone
+    SELECT_FEW_ROWS = 128,
 };
 
 // Shared memory of a block.
@@ -236,7 +237,8 @@ DEVICE void select_write(const struct index_select_args *a, struct select_space 
 
 template <int D>
 __global__ void __launch_bounds__(SELECT_THREADS)
-    index_select_kernel(const __grid_constant__ struct index_select_args a, int32_t parts, int32_t most, bool fast)
+    index_select_kernel(const __grid_constant__ struct index_select_args a, int32_t parts, int32_t most, int32_t alone,
+                        bool fast)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     struct select_space *s = reinterpret_cast<struct select_space *>(shared);
@@ -248,6 +250,10 @@ __global__ void __launch_bounds__(SELECT_THREADS)
         return;
     int32_t n = (a.pass->position[r] + 1) / a.ratio;
     n = n < most * parts ? n : most * parts;
+    if (n <= alone) // many rows: a block has one for itself, and the rest of its cluster goes
+        parts = 1;
+    if (part >= parts)
+        return;
     if (part == 0 && threadIdx.x == 0)
         a.counts[r] = n <= a.keep ? -1 : a.keep;
     if (n <= a.keep)
@@ -273,7 +279,7 @@ template <int D> static cudaError_t select_launch(cudaStream_t stream, const str
     const int32_t parts = clusters_available() ? SELECT_PARTS : 1, most = parts > 1 ? SELECT_SCORES : SELECT_ALONE;
     return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows), SELECT_THREADS,
                           sizeof(struct select_space) + sizeof(float) * (size_t)most, (unsigned)parts,
-                          index_select_kernel<D>, *a, parts, most, fast);
+                          index_select_kernel<D>, *a, parts, most, rows > SELECT_FEW_ROWS ? most : 0, fast);
 }
 
 extern "C" cudaError_t cuda_index_select(cudaStream_t stream, const struct index_select_args *a, int rows)

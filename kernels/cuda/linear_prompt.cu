@@ -3,7 +3,7 @@
 // linear_args, prompt class: rows are prepared once, then parts of the same encoding go in one launch of tiles.
 // Invariant: see prompt.cuh.
 
-#include "kernels/cuda/prompt.cuh"
+#include "kernels/cuda/wide.cuh"
 
 // A thread has eight k of a row; four neighbours share a block's sum.
 __global__ void __launch_bounds__(256) prompt_prepare_kernel(const struct pass *pass, int multiple, const float *x,
@@ -101,13 +101,19 @@ cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, i
 {
     int64_t rows = (int64_t)capacity * (args->row_multiple > 1 ? args->row_multiple : 1);
     prompt_plan plan = {};
+    int taken = 0; // parts that are done
+    for (int i = 0; i < args->parts; i++)
+        taken |= wide_available(&args->part[i].w) << i;
+    cudaError_t error = taken ? linear_wide(stream, args, capacity, taken) : cudaSuccess;
+    if (error != cudaSuccess || taken == (1 << args->parts) - 1)
+        return error;
     plan.x = prepared_at(args->scratch, rows, args->k);
-    cudaError_t error = prompt_prepare(stream, args->pass, args->row_multiple > 1 ? args->row_multiple : 1, args->x,
-                                       args->ldx, args->k, rows, plan.x);
+    error = prompt_prepare(stream, args->pass, args->row_multiple > 1 ? args->row_multiple : 1, args->x, args->ldx,
+                           args->k, rows, plan.x);
     for (int i = 0; i < args->parts; i++)
         if ((uintptr_t)args->part[i].y % 16 == 0 && args->part[i].ldy % 4 == 0)
             plan.aligned |= 1 << i;
-    for (int i = 0, taken = 0; i < args->parts && error == cudaSuccess; i++) {
+    for (int i = 0; i < args->parts && error == cudaSuccess; i++) {
         const struct weight *w = &args->part[i].w;
         int units = 0;
         plan.take = 0;
@@ -123,7 +129,9 @@ cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, i
             continue;
         with_code(w, [&](auto code) {
             typedef typename decltype(code)::type CODE;
-            if (prompt_parts(w) == 2)
+            if constexpr (wide_only<CODE>::VALUE)
+                error = cudaErrorInvalidValue;
+            else if (prompt_parts(w) == 2)
                 error = prompt_launch<CODE, 4, 2>(stream, args, plan, units, rows);
             else if (rows <= 64)
                 error = prompt_launch<CODE, 8, 1>(stream, args, plan, units, rows);

@@ -45,6 +45,18 @@ DEVICE uint16_t mma_round(float x)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+// The nearest bf16 of both, x in the low half.
+DEVICE uint32_t mma_pair(float x, float y)
+{
+#if defined(CUDA_FIBERS)
+    return mma_round(x) | (uint32_t)mma_round(y) << 16;
+#else
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y), "f"(x));
+    return pair;
+#endif
+}
+
 // Takes the nearest bf16 out of *x and leaves the rest.
 DEVICE uint16_t mma_part(float *x)
 {

@@ -27,17 +27,37 @@ __device__ __forceinline__ int wgmma_place(int r, int piece)
 }
 
 #ifndef CUDA_EMULATION
-// What an asynchronous product reads: the place in shared memory, and that 8 rows are 1024 bytes, pieces permuted.
-__device__ __forceinline__ uint64_t wgmma_rows(const void *shared)
+typedef uint64_t
+    wgmma_source; // what a product reads: the place in shared memory; 8 rows are 1024 bytes, pieces permuted
+
+__device__ __forceinline__ wgmma_source wgmma_rows(const void *shared)
 {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | (at & 0x3ffff) >> 4;
 }
 
-// Before products that read registers which were written since the last ones.
-__device__ __forceinline__ void wgmma_fence(void)
+// The same `bytes` on, a multiple of 1024, at piece `piece` of each row.
+__device__ __forceinline__ wgmma_source wgmma_at(wgmma_source rows, int bytes, int piece)
+{
+    return rows + (uint64_t)((bytes + piece * 16) >> 4);
+}
+
+__device__ __forceinline__ unsigned char *wgmma_align(unsigned char *shared)
+{
+    return shared + (-(uint32_t)__cvta_generic_to_shared(shared) & 1023u);
+}
+
+// Before products whose fragments a were made since the last ones: none of them is made later.
+__device__ __forceinline__ void wgmma_fence(uint32_t a[2][2][4])
 {
 #if WGMMA_HERE
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+        asm volatile(""
+                     : "+r"(a[j][0][0]), "+r"(a[j][0][1]), "+r"(a[j][0][2]), "+r"(a[j][0][3]), "+r"(a[j][1][0]),
+                       "+r"(a[j][1][1]), "+r"(a[j][1][2]), "+r"(a[j][1][3])
+                     :
+                     : "memory");
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
@@ -62,14 +82,72 @@ __device__ __forceinline__ void wgmma_publish(void)
 #endif
 }
 
+// Barriers in shared memory: `count` arrivals end a phase; the phases' parities are 0, 1, 0, ...
+__device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
+{
 #if WGMMA_HERE
-#define D4(i)    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i)   D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-#define P0       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define P16      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define P32      "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define P48      "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define INPUTS   "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(1)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"((uint32_t)__cvta_generic_to_shared(barrier)),
+                 "r"(count)
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
+{
+#if WGMMA_HERE
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+                 : "memory");
+#endif
+}
+// Arrives when the thread's asynchronous copies so far are done.
+__device__ __forceinline__ void barrier_arrive_copied(uint64_t *barrier)
+{
+#if WGMMA_HERE
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
+        : "memory");
+#endif
+}
+// Waits for the end of the phase of that parity.
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+{
+#if WGMMA_HERE
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\ndone:\n}" ::"r"(
+            (uint32_t)__cvta_generic_to_shared(barrier)),
+        "r"(parity)
+        : "memory");
+#endif
+}
+// Registers of a thread from here on, in whole warpgroups: more, or fewer.
+template <int N> __device__ __forceinline__ void registers_more(void)
+{
+#if WGMMA_HERE
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N> __device__ __forceinline__ void registers_fewer(void)
+{
+#if WGMMA_HERE
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+// A barrier of `threads` threads of the block, whole warps; number: 1 to 15.
+__device__ __forceinline__ void barrier_some(int number, int threads)
+{
+#if WGMMA_HERE
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+#endif
+}
+
+#if WGMMA_HERE
+#define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define P0     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define P16    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define P32    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define P48    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define INPUTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(1)
 #define WGMMA(N, TYPE, SUMS, A, ROWS, ADD, ...)                                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                      \
                  "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" SUMS "}, {" A "}, " ROWS          \
@@ -79,7 +157,7 @@ __device__ __forceinline__ void wgmma_publish(void)
 #endif
 
 // d += a b, with b at rows (wgmma_rows, plus k / 8 of the k within the tile). HALF: fp16, else bf16.
-template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, uint64_t rows)
+template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, wgmma_source rows)
 {
 #if WGMMA_HERE
     static_assert(NT % 4 == 0 && NT <= 16, "sizes with an instruction below");
@@ -91,7 +169,8 @@ template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, con
     else if constexpr (NT == 12)                                                                                       \
         WGMMA("96", TYPE, P0 "," P16 "," P32, "%48,%49,%50,%51", "%52", "%53", D16(0), D16(16), D16(32));              \
     else                                                                                                               \
-        WGMMA("128", TYPE, P0 "," P16 "," P32 "," P48, "%64,%65,%66,%67", "%68", "%69", D16(0), D16(16), D16(32), D16(48));
+        WGMMA("128", TYPE, P0 "," P16 "," P32 "," P48, "%64,%65,%66,%67", "%68", "%69", D16(0), D16(16), D16(32),      \
+              D16(48));
     if constexpr (HALF) {
         VARIANTS("f16")
     } else {

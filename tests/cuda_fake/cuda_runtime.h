@@ -345,6 +345,20 @@ static inline unsigned __ballot_sync(unsigned, bool x)
         mask |= (unsigned)values[i] << i;
     return mask;
 }
+static inline int __any_sync(unsigned mask, bool x)
+{
+    return __ballot_sync(mask, x) != 0;
+}
+#ifndef __byte_perm
+static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t pick)
+{
+    const uint64_t all = (uint64_t)b << 32 | a;
+    uint32_t d = 0;
+    for (int i = 0; i < 4; i++)
+        d |= (uint32_t)(all >> (8 * (pick >> (4 * i) & 7)) & 255) << (8 * i);
+    return d;
+}
+#endif
 static inline float fake_half(uint32_t word, int high)
 {
     const uint32_t bits = (high ? word >> 16 : word & 0xffffu) << 16;

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// linear_args, prompt class, on warpgroups: rows are prepared once a form, then parts of the same encoding go in one launch of
+// tiles.
+// Invariant: see wide.cuh.
+
+#include "kernels/cuda/wide.cuh"
+
+bool wide_available(const struct weight *w)
+{
+#if defined(CUDA_EMULATION)
+    return wide_encoding(w);
+#elif defined(WITH_WGMMA)
+    static int state = -1;
+    if (state < 0) {
+        int device = 0, major = 0;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        state = major == 9;
+    }
+    return state && wide_encoding(w);
+#else
+    (void)w;
+    return false;
+#endif
+}
+
+// ---- rows --------------------------------------------------------------------------------------------------------------------
+
+// Four words of each of four neighbouring lanes, turned: lane l gets word l of each of them.
+__device__ __forceinline__ uint4 turned(uint32_t *w, int l)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, l & 1 ? w[i] : w[i + 1], 1);
+        w[i] = l & 1 ? got : w[i];
+        w[i + 1] = l & 1 ? w[i + 1] : got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t got = __shfl_xor_sync(0xffffffffu, l & 2 ? w[i] : w[i + 2], 2);
+        w[i] = l & 2 ? got : w[i];
+        w[i + 2] = l & 2 ? w[i + 2] : got;
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// Eight k of a row, and of what is left of them, as 16 bits: pair 2 j + c is k 4 j + c and 4 j + c + 2.
+template <bool HALF> __device__ __forceinline__ void wide_pairs(float *v, uint32_t *w)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        w[i] = HALF ? half_pack(v[at], v[at + 2]) : pair_pack(v[at], v[at + 2]);
+        v[at] -= HALF ? half_float(w[i] & 0xffffu) : bits_float(w[i] << 16);
+        v[at + 2] -= HALF ? half_float(w[i] >> 16) : bits_float(w[i] & 0xffff0000u);
+    }
+}
+
+// The power of two that brings a row's largest magnitude below 2^10.
+__device__ __forceinline__ float wide_row_scale(float most)
+{
+    int e = (int)(__float_as_uint(most) >> 23 & 255u) - 127;
+    e = e < -100 ? -100 : e > 120 ? 120 : e;
+    return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
+}
+
+// TEAM threads a row, of which each takes eight k at a time.
+template <bool HALF, int TEAM>
+__global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pass, int multiple, const float *x,
+                                                           int64_t ldx, int k, int aligned, int parts, wide_rows to)
+{
+    __shared__ float most[8];
+    pdl_trigger();
+    pdl_wait();
+    const int t = threadIdx.x % TEAM, l = t & 3, items = to.blocks * 4;
+    const int64_t r = (int64_t)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, rows = (int64_t)pass->rows * multiple;
+    const bool live = r < rows;
+    float scale = 1;
+    if (HALF) {
+        float top = 0;
+        for (int item = t; live && item < items; item += TEAM) {
+            float v[8];
+            load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                top = fmaxf(top, fabsf(v[i]));
+        }
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+        if (TEAM > 32) {
+            most[threadIdx.x / 32] = top;
+            __syncthreads();
+            for (int i = 0; i < 8; i++)
+                top = fmaxf(top, most[i]);
+        }
+        scale = wide_row_scale(top);
+        if (live && t == 0)
+            to.scale[r] = 1.0f / scale;
+    }
+    for (int item = t; item - t < items; item += TEAM) { // whole warps, for the shuffles
+        float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        const bool mine = live && item < items;
+        uint32_t w[4];
+        if (mine)
+            load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
+        if (HALF) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                v[i] *= scale;
+            float sum = sum_eight(v);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            if (mine && l == 0)
+                *(uint16_t *)(to.sums + r * to.sum_bytes + (item >> 2) * 2) = (uint16_t)half_pack(sum, 0);
+        }
+        unsigned char *place = to.data + (r * to.blocks * 4 + item) * 16;
+        for (int p = 0; p < parts; p++) {
+            wide_pairs<HALF>(v, w);
+            const uint4 all = turned(w, l);
+            if (mine)
+                *(uint4 *)(place + p * to.part_bytes) = all;
+        }
+    }
+    if (HALF && live)
+        for (int b = to.blocks + t; b < to.sum_bytes / 2; b += TEAM)
+            *(uint16_t *)(to.sums + r * to.sum_bytes + b * 2) = 0;
+}
+
+cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
+                         int64_t rows, bool half, int parts, const wide_rows &to)
+{
+    const int team = k <= 1024 ? 32 : 256;
+    const dim3 grid((unsigned int)((rows + 256 / team - 1) / (256 / team)));
+    auto kernel = half ? (team == 32 ? wide_prepare_kernel<true, 32> : wide_prepare_kernel<true, 256>)
+                       : (team == 32 ? wide_prepare_kernel<false, 32> : wide_prepare_kernel<false, 256>);
+    return launch(stream, grid, dim3(256), 0, kernel, pass, multiple, x, ldx, k, rows_aligned(x, ldx), parts, to);
+}
+
+// ---- tiles -------------------------------------------------------------------------------------------------------------------
+
+// The parts of one launch: those of args that `take` names, of one encoding and number of parts of x.
+struct wide_plan {
+    wide_rows x;
+    int32_t take, aligned; // bits of parts; of parts whose y takes 16 bytes at a time
+};
+
+// The part and the pair of panels in it of the n-th pair of a launch; a pair too many: part -1.
+struct wide_pair {
+    int part, pair;
+};
+
+__device__ __forceinline__ wide_pair wide_pair_of(const struct linear_args &a, const wide_plan &plan, int pair)
+{
+    for (int i = 0; i < a.parts; i++) {
+        const int pairs = plan.take >> i & 1 ? (a.part[i].w.n + 31) / 32 : 0;
+        if (pair < pairs)
+            return {i, pair};
+        pair -= pairs;
+    }
+    return {-1, 0};
+}
+
+// A warp without a pair multiplies the launch's first and stores nothing.
+__device__ __forceinline__ lane_weights wide_place_of(const struct linear_args &a, const wide_plan &plan,
+                                                      wide_pair found, int lane)
+{
+    const int part = found.part < 0 ? __ffs(plan.take) - 1 : found.part;
+    return lane_place(&a.part[part].w, 0, found.pair, lane);
+}
+
+// What the warps that multiply do with the tile of rows first .. first + rows - 1.
+template <class CODE, int NT, int PARTS, int GROUPS>
+__device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a, const wide_plan &plan,
+                                                     const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int first,
+                                                     int rows)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const wide_pair found = wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + warp);
+    float acc[2][NT * 4];
+    wide_run<CODE, NT, PARTS, GROUPS, NT>(tile, wide_place_of(a, plan, found, lane), acc);
+    if (found.part < 0)
+        return;
+    const linear_part &part = a.part[found.part];
+    const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int r = n * 8 + sum_row(c, lane);
+            if (r >= rows)
+                continue;
+            const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[first + r] : factor;
+            float v[4];
+#pragma unroll
+            for (int o = 0; o < 4; o++)
+                v[o] = activate(acc[o >> 1][n * 4 + (o & 1) * 2 + c] * scale, part.activation);
+            store_four(part.y + (int64_t)(first + r) * part.ldy, found.pair * 32 + sum_output(0, lane), part.w.n,
+                       plan.aligned >> found.part & 1, v);
+        }
+}
+
+template <class CODE, int NT, int PARTS, int GROUPS>
+__global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 && PARTS == 1 ? 2 : 1)
+    linear_wide_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ wide_plan plan)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    SHARED_ROOM(memory);
+    const int warp = threadIdx.x >> 5, first = blockIdx.x * SHAPE::ROWS;
+    int rows = 0;
+    wide_tile<CODE, NT, PARTS, GROUPS> tile;
+    pdl_trigger();
+    pdl_wait();
+    wide_begin<CODE, NT, PARTS, GROUPS>(&tile, memory, plan.x, [&](int32_t *list) {
+        rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
+        for (int r = threadIdx.x; r < SHAPE::ROWS; r += SHAPE::THREADS)
+            list[r] = r < rows ? first + r : -1;
+        return rows;
+    });
+    if (rows <= 0)
+        return;
+    if (warp >= SHAPE::WARPS) {
+        registers_fewer<COPY_REGISTERS>();
+        wide_copy<CODE, NT, PARTS, GROUPS, NT>(tile, [&](int w, int l) {
+            return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), l);
+        });
+    } else {
+        registers_more<SHAPE::REGISTERS>();
+        linear_wide_multiply<CODE, NT, PARTS, GROUPS>(a, plan, tile, first, rows);
+    }
+}
+
+template <class CODE, int NT, int PARTS, int GROUPS>
+static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan, int pairs,
+                               int64_t rows)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS), (pairs + SHAPE::WARPS - 1) / SHAPE::WARPS);
+    return launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, linear_wide_kernel<CODE, NT, PARTS, GROUPS>,
+                  *args, plan);
+}
+
+// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts.
+template <class CODE>
+static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
+                                    int pairs, int64_t rows, int parts)
+{
+    if constexpr (wide_code<CODE>::AVAILABLE) {
+        if (parts == 2)
+            return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
+        constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;
+        return wide_launch<CODE, NT, 1, 2>(stream, args, plan, pairs, rows);
+    }
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int capacity, int parts)
+{
+    const int multiple = args->row_multiple > 1 ? args->row_multiple : 1;
+    const int64_t rows = (int64_t)capacity * multiple;
+    wide_plan plan = {};
+    int prepared = 0; // 1 + half + 2 * second part
+    cudaError_t error = cudaSuccess;
+    plan.x = wide_rows_at(args->scratch, rows, args->k);
+    bool second = false;
+    for (int i = 0; i < args->parts; i++) {
+        second = second || (parts >> i & 1 && prompt_parts(&args->part[i].w) == 2);
+        if ((uintptr_t)args->part[i].y % 16 == 0 && args->part[i].ldy % 4 == 0)
+            plan.aligned |= 1 << i;
+    }
+    for (int i = 0; i < args->parts && error == cudaSuccess; i++) {
+        const struct weight *w = &args->part[i].w;
+        int pairs = 0;
+        if (!(parts >> i & 1))
+            continue;
+        plan.take = 0;
+        for (int j = i; j < args->parts; j++) {
+            const struct weight *other = &args->part[j].w;
+            if (!(parts >> j & 1) || !same_code(w, other) || prompt_parts(w) != prompt_parts(other))
+                continue;
+            plan.take |= 1 << j;
+            pairs += weight_pairs(other);
+        }
+        parts &= ~plan.take;
+        const int form = 1 + wide_half(w) + 2 * second;
+        if (form != prepared)
+            error = wide_prepare(stream, args->pass, multiple, args->x, args->ldx, args->k, rows, wide_half(w),
+                                 second ? 2 : 1, plan.x);
+        prepared = form;
+        if (error == cudaSuccess)
+            with_code(w, [&](auto code) {
+                error =
+                    wide_launch_code<typename decltype(code)::type>(stream, args, plan, pairs, rows, prompt_parts(w));
+            });
+    }
+    return error;
+}

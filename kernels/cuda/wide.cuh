@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prompt-class products on warpgroups (sm_90a): tiles of 8 NT rows by 128 outputs a group of four warps, a pair of panels a warp.
+//
+// Rows of x are prepared in scratch as 16-bit numbers in the order of fragments, once or, where PARTS is 2, with a second part of
+// what the first leaves; fp16 rows are scaled by a power of two of the row, and have the sums of each block of 32 k beside them.
+// One warpgroup brings tiles of rows and weights to shared memory by asynchronous copies, stage after stage; the others decode
+// weights in registers while the products of the block before run.
+//
+// Invariant: a row's result is one chain over ascending blocks, then over the blocks' sums, whatever NT, its place and its
+// company; PARTS comes from the weight's shape. A stage is read when all its copies have arrived at its barrier `full`, and its
+// place is filled again when all warps that multiply have arrived at `empty`, with the products that read it waited for.
+
+#ifndef WIDE_CUH
+#define WIDE_CUH
+
+#include "kernels/cuda/prompt.cuh"
+#include "kernels/cuda/wide_code.cuh"
+
+// Where prepared rows lie: row r of part p at data + p * part_bytes + r * 64 * blocks; its sums, 16 bits each, at sums + r *
+// sum_bytes, zeros behind the last; what its products are to be multiplied with at scale[r].
+struct wide_rows {
+    unsigned char *data, *sums;
+    float *scale;
+    int64_t part_bytes;
+    int32_t blocks, sum_bytes;
+};
+
+static inline wide_rows wide_rows_at(void *scratch, int64_t rows, int k)
+{
+    wide_rows p;
+    p.blocks = (k + 31) / 32;
+    p.part_bytes = rows * p.blocks * 64;
+    p.sum_bytes = (p.blocks + 63) / 64 * 128;
+    p.data = (unsigned char *)scratch;
+    p.sums = p.data + 2 * p.part_bytes;
+    p.scale = (float *)(p.sums + rows * p.sum_bytes);
+    return p;
+}
+
+// Whether the card and the build have the products, and the weight a form for them.
+bool wide_available(const struct weight *w);
+
+// Whether rows for the weight are fp16.
+static inline bool wide_half(const struct weight *w)
+{
+    return w->encoding == ENC_AFFINE;
+}
+
+// Prepares pass->rows * multiple rows of x for at most `rows`, in `parts` parts.
+cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
+                         int64_t rows, bool half, int parts, const wide_rows &to);
+
+// cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of theirs is
+// wide_available().
+cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts);
+cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows);
+cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, int rows);
+
+// A block of GROUPS warpgroups that multiply, and one that copies; tiles have at most 8 NT rows. A stage: 64 k of the rows, then
+// the warps' weights.
+template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
+    static constexpr int ROWS = NT * 8, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 128, PLANE = ROWS * 128;
+    static constexpr int WEIGHTS_AT = PARTS * PLANE;
+    static constexpr int STAGE = (WEIGHTS_AT + 2 * WARPS * CODE::BLOCK_BYTES + 1023) / 1024 * 1024;
+    static constexpr int ROOM = (GROUPS == 1 && PARTS == 1 ? 110 : 220) * 1024 / STAGE;
+    static constexpr int BLOCKS = GROUPS == 1 && PARTS == 1 ? 2 : 1; // that share a multiprocessor
+    static constexpr int REGISTERS = GROUPS == 1 ? 216 : 232; // of a thread that multiplies, where COPY_REGISTERS copy
+    static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 8 ? 8 : ROOM;
+    static constexpr int BYTES =
+        1024 + STAGES * (STAGE + 16) + ROWS * 4; // what the place may lack to 1024, stages, barriers, rows
+};
+
+// What a block's threads know of the tile.
+template <class CODE, int NT, int PARTS, int GROUPS> struct wide_tile {
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    unsigned char *memory;  // at a multiple of 1024
+    uint64_t *full, *empty; // barriers of the stages
+    int32_t *rows;          // [8 NT] numbers among the prepared rows, -1: none
+    wide_rows x;
+    int main_stages, stages;
+
+    __device__ __forceinline__ unsigned char *stage(int s) const
+    {
+        return memory + s % SHAPE::STAGES * SHAPE::STAGE;
+    }
+};
+
+// Begins a tile, by all threads: READY waits for what the rows depend on and fills rows[8 NT]; returns what it returns: how many
+// there are.
+template <class CODE, int NT, int PARTS, int GROUPS, class READY>
+__device__ __forceinline__ int wide_begin(wide_tile<CODE, NT, PARTS, GROUPS> *tile, unsigned char *memory,
+                                          const wide_rows &x, READY ready)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    tile->memory = wgmma_align(memory);
+    tile->full = (uint64_t *)(tile->memory + SHAPE::STAGES * SHAPE::STAGE);
+    tile->empty = tile->full + SHAPE::STAGES;
+    tile->rows = (int32_t *)(tile->empty + SHAPE::STAGES);
+    tile->x = x;
+    tile->main_stages = (x.blocks + 1) / 2;
+    tile->stages = tile->main_stages + (wide_code<CODE>::BIASED ? (x.blocks + 63) / 64 : 0);
+    if (threadIdx.x < SHAPE::STAGES) {
+        barrier_init(tile->full + threadIdx.x, 128);
+        barrier_init(tile->empty + threadIdx.x, SHAPE::WARPS);
+    }
+    int count = ready(tile->rows);
+    __syncthreads();
+    return count;
+}
+
+enum { COPY_REGISTERS = 40 };
+
+// The warpgroup that copies: all stages of the first 8 USED rows and of the warps' weights. PLACE: the lane's place in a warp's
+// pair. A warp has the weights of every fourth of those that multiply, a thread the same piece of every sixteenth row.
+template <class CODE, int NT, int PARTS, int GROUPS, int USED, class PLACE>
+__device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, PLACE place_of)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    constexpr uint32_t NOWHERE = 0xffffffffu;
+    const int thread = threadIdx.x & 127, warp = thread >> 5, lane = thread & 31, piece = thread & 7,
+              first = thread >> 3;
+    const int blocks = tile.x.blocks;
+    lane_weights place[GROUPS];
+    uint32_t from[USED / 2]; // pieces from x.data on
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        place[g] = place_of(4 * g + warp, lane);
+#pragma unroll
+    for (int i = 0; i < USED / 2; i++) {
+        const int row = tile.rows[first + i * 16];
+        from[i] = row < 0 ? NOWHERE : (uint32_t)(row * (blocks * 4)) + piece;
+    }
+    for (int s = 0; s < tile.stages; s++) {
+        unsigned char *to = tile.stage(s);
+        if (s >= SHAPE::STAGES)
+            barrier_wait(tile.empty + s % SHAPE::STAGES, (s / SHAPE::STAGES - 1) & 1);
+        if (wide_code<CODE>::BIASED && s >= tile.main_stages) {
+            const unsigned char *sums = tile.x.sums + (s - tile.main_stages) * 128 + piece * 16;
+            for (int r = first; r < USED * 8; r += 16) {
+                const int row = tile.rows[r];
+                copy16(to + wgmma_place(r, piece), row < 0 ? tile.x.sums : sums + (int64_t)row * tile.x.sum_bytes,
+                       row < 0 ? 0 : 16);
+            }
+        } else {
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+                for (int i = 0; i < 2; i++) { // a last block that is not there is the one before once more, times zeros
+                    const int block = 2 * s + i < blocks ? 2 * s + i : blocks - 1;
+                    CODE::request(to + SHAPE::WEIGHTS_AT + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES, place[g],
+                                  block, lane);
+                }
+            const bool inside = s * 8 + piece < blocks * 4;
+#pragma unroll
+            for (int i = 0; i < USED / 2; i++) {
+                const bool live = inside && from[i] != NOWHERE;
+                const unsigned char *source = tile.x.data + (live ? (int64_t)(from[i] + s * 8) * 16 : 0);
+#pragma unroll
+                for (int p = 0; p < PARTS; p++)
+                    copy16(to + p * SHAPE::PLANE + wgmma_place(first + i * 16, piece), source + p * tile.x.part_bytes,
+                           live ? 16 : 0);
+            }
+        }
+        barrier_arrive_copied(tile.full + s % SHAPE::STAGES);
+    }
+}
+
+// Products of one block's fragments with 8 USED rows: part p, step j of the block that begins at piece `piece`.
+template <class CODE, int USED, int PARTS, int PLANE>
+__device__ __forceinline__ void wide_block(const uint32_t a[2][2][4], const unsigned char *x, int piece,
+                                           float acc[2][USED * 4])
+{
+    const wgmma_source rows = wgmma_rows(x);
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+#pragma unroll
+            for (int t = 0; t < 2; t++)
+                wgmma<USED, wide_code<CODE>::HALF>(acc[t], a[j][t], wgmma_at(rows, p * PLANE, piece + 2 * j));
+}
+
+// Sums that a scale is left for, to the tile's: acc += scale * fresh.
+template <class CODE, int USED>
+__device__ __forceinline__ void wide_fold(const CODE &code, float fresh[2][USED * 4], float acc[2][USED * 4])
+{
+    float scale[4], bias;
+#pragma unroll
+    for (int o = 0; o < 4; o++)
+        code.outcome(o, &scale[o], &bias);
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+        for (int i = 0; i < USED * 4; i++) {
+            acc[t][i] = fmaf(scale[2 * t + (i >> 1 & 1)], fresh[t][i], acc[t][i]);
+            fresh[t][i] = 0;
+        }
+}
+
+// Waits for stage s, whose rows products may read then.
+template <class CODE, int NT, int PARTS, int GROUPS>
+__device__ __forceinline__ const unsigned char *wide_next(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int s)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    barrier_wait(tile.full + s % SHAPE::STAGES, s / SHAPE::STAGES & 1);
+    wgmma_publish();
+    return tile.stage(s);
+}
+
+// Gives the place of stage s back: the warp's products with it are done.
+template <class CODE, int NT, int PARTS, int GROUPS>
+__device__ __forceinline__ void wide_release(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int s)
+{
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        barrier_arrive(tile.empty + s % wide_shape<CODE, NT, PARTS, GROUPS>::STAGES);
+}
+
+// The tile's products with the first 8 USED rows: acc[t][4 n + i] of row 8 n + 2 (lane % 4) + i % 2 and the lane's output
+// 2 t + i / 2, without the row's scale. By warpgroups that multiply; place: the lane's in the warp's pair.
+template <class CODE, int NT, int PARTS, int GROUPS, int USED>
+__device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, const lane_weights &place,
+                                         float acc[2][USED * 4])
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    typedef wide_code<CODE> WIDE;
+    constexpr int FOLD = WIDE::FOLD;
+    const int lane = threadIdx.x & 31, blocks = tile.x.blocks;
+    float fresh[2][FOLD ? USED * 4 : 1];
+    uint32_t a[2][2][2][4];
+    CODE code;
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+        for (int i = 0; i < USED * 4; i++) {
+            acc[t][i] = 0;
+            if constexpr (FOLD != 0)
+                fresh[t][i] = 0;
+        }
+    for (int s = 0; s < tile.main_stages; s++) {
+        const unsigned char *at = wide_next<CODE, NT, PARTS, GROUPS>(tile, s);
+        const unsigned char *weights = at + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * 2 * CODE::BLOCK_BYTES;
+#pragma unroll
+        for (int i = 0; i < 2; i++) { // no branch in here: fragments are made while products run
+            code.fetch(weights + i * CODE::BLOCK_BYTES, lane);
+            WIDE::fragments(code, lane & 3, a[i]);
+            wgmma_fence(a[i]);
+            if constexpr (FOLD != 0)
+                wide_block<CODE, USED, PARTS, SHAPE::PLANE>(a[i], at, 4 * i, fresh);
+            else
+                wide_block<CODE, USED, PARTS, SHAPE::PLANE>(a[i], at, 4 * i, acc);
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (i == 0 && s > 0)
+                wide_release<CODE, NT, PARTS, GROUPS>(tile, s - 1);
+        }
+        if constexpr (FOLD != 0) {
+            wgmma_wait<0>();
+            wide_fold<CODE, USED>(code, fresh, acc);
+        }
+    }
+    wgmma_wait<0>();
+    if constexpr (WIDE::BIASED) {
+        wide_release<CODE, NT, PARTS, GROUPS>(tile, tile.main_stages - 1);
+        for (int s = tile.main_stages; s < tile.stages; s++) {
+            const unsigned char *at = wide_next<CODE, NT, PARTS, GROUPS>(tile, s);
+            for (int b = 0, first = (s - tile.main_stages) * 64; b < 4 && first + 16 * b < blocks; b++) {
+                WIDE::bias_fragments(place, first + 16 * b, blocks, lane & 3, a[0]);
+                wgmma_fence(a[0]);
+#pragma unroll
+                for (int p = 0; p < 2; p++)
+#pragma unroll
+                    for (int t = 0; t < 2; t++)
+                        wgmma<USED, WIDE::HALF>(acc[t], a[0][p][t], wgmma_at(wgmma_rows(at), 0, 2 * b));
+                wgmma_commit();
+                wgmma_wait<0>();
+            }
+            wide_release<CODE, NT, PARTS, GROUPS>(tile, s);
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < 2; t++)
+#pragma unroll
+        for (int i = 0; i < USED * 4; i++)
+            acc[t][i] *= WIDE::factor();
+}
+
+#endif

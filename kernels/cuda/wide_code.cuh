@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Encodings whose weights are exact in one 16-bit number, scale included: fragments for products of whole warpgroups (wgmma.cuh).
+//
+// wide_code<CODE>: AVAILABLE says whether there is such a form; HALF whether the numbers are fp16 (else bf16); BIASED whether a
+// bias a group of k is left, which bias_fragment gives in two parts; FOLD how many blocks of 32 k a scale is left for, which
+// CODE::outcome gives (0: none). FACTOR is a power of two that sums still lack.
+//
+// Invariant: a fragment is exact. Affine codes of 4 bits less 8 have three significant bits and their scale eight: eleven in all,
+// what fp16 holds, for scales from 2^-19 to 2^10.
+
+#ifndef WIDE_CODE_CUH
+#define WIDE_CODE_CUH
+
+#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+template <class CODE> struct wide_code {
+    static constexpr bool AVAILABLE = false;
+};
+
+// Those that decode.cuh has in one exact part already.
+template <class CODE, int FOLDED> struct wide_plain {
+    static constexpr bool AVAILABLE = true, HALF = false, BIASED = false;
+    static constexpr int FOLD = FOLDED;
+    static __device__ __forceinline__ float factor()
+    {
+        return CODE::factor();
+    }
+    static __device__ __forceinline__ void fragments(const CODE &code, int l, uint32_t a[2][2][4])
+    {
+        code.fragment(0, 0, l, a[0]);
+        code.fragment(0, 1, l, a[1]);
+    }
+};
+template <> struct wide_code<code_nvfp4> : wide_plain<code_nvfp4, 0> {
+};
+template <> struct wide_code<code_bf16> : wide_plain<code_bf16, 0> {
+};
+template <> struct wide_code<code_e4m3<ENC_FP8>> : wide_plain<code_e4m3<ENC_FP8>, 0> {
+};
+template <> struct wide_code<code_e4m3<ENC_FP8_BLOCK>> : wide_plain<code_e4m3<ENC_FP8_BLOCK>, 4> {
+};
+
+// Four significant bits times a power of two. A scale of 2^-127 is a subnormal bf16.
+template <> struct wide_code<code_e4m3<ENC_MXFP8>> {
+    static constexpr bool AVAILABLE = true, HALF = false, BIASED = false;
+    static constexpr int FOLD = 0;
+    static __device__ __forceinline__ float factor()
+    {
+        return 1.0f;
+    }
+    static __device__ __forceinline__ void fragments(const code_e4m3<ENC_MXFP8> &code, int l, uint32_t a[2][2][4])
+    {
+        uint32_t scale[4];
+#pragma unroll
+        for (int o = 0; o < 4; o++) {
+            uint32_t e = code.s >> (8 * o) & 255u;
+            e = e ? e << 7 : 0x40u;
+            scale[o] = e | e << 16;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            code.fragment(0, j, l, a[j]);
+#pragma unroll
+            for (int t = 0; t < 2; t++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    a[j][t][i] = pair_mul(a[j][t][i], scale[2 * t + (i & 1)]);
+        }
+    }
+};
+
+template <> struct wide_code<code_affine<4>> {
+    static constexpr bool AVAILABLE = true, HALF = true, BIASED = true;
+    static constexpr int FOLD = 0;
+    static __device__ __forceinline__ float factor()
+    {
+        return 0.25f;
+    }
+    // Scales times four, as fp16.
+    static __device__ __forceinline__ float scale_of(uint32_t word)
+    {
+        return bits_float(word << 16) * 4.0f;
+    }
+    static __device__ __forceinline__ void fragments(const code_affine<4> &code, int, uint32_t a[2][2][4])
+    {
+#pragma unroll
+        for (int o = 0; o < 4; o++) {
+            const float s = scale_of(word(code.s, o));
+            const uint32_t scale = half_pack(s, s), q = word(code.q.v[0], o), r = q >> 8;
+            const int t = o >> 1, i = o & 1;
+            // 1024 + code, and 1024 + 16 code, less what they hold too much.
+            a[0][t][i] = half_mul(half_fma((q & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale);
+            a[1][t][i] = half_mul(half_fma((q & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
+            a[0][t][i + 2] = half_mul(half_fma((r & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale);
+            a[1][t][i + 2] = half_mul(half_fma((r & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
+        }
+    }
+    // The biases of blocks first .. first + 15, column by column, in two parts: what a block adds for each unit of its sum of x.
+    static __device__ __forceinline__ void bias_fragments(const lane_weights &place, int first, int blocks, int l,
+                                                          uint32_t a[2][2][4])
+    {
+        float bias[4][4]; // [k][output]
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int block = first + 2 * l + (k & 1) + (k >> 1) * 8;
+            const bool live = block < blocks;
+            const uint4 s = load_kept16(place.scale + (int64_t)((live ? block : first) >> place.group_shift) * 64);
+#pragma unroll
+            for (int o = 0; o < 4; o++)
+                bias[k][o] =
+                    live ? fmaf(8.0f, scale_of(word(s, o)), bits_float(word(s, o) & 0xffff0000u) * 4.0f) : 0.0f;
+        }
+#pragma unroll
+        for (int o = 0; o < 4; o++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                const float x = bias[2 * c][o], y = bias[2 * c + 1][o];
+                const uint32_t high = half_pack(x, y);
+                a[0][o >> 1][(o & 1) + 2 * c] = high;
+                a[1][o >> 1][(o & 1) + 2 * c] = half_pack(x - half_float(high & 0xffffu), y - half_float(high >> 16));
+            }
+    }
+};
+
+// Whether the build is for cards with these products alone, so that no other way for CODE is compiled.
+#if defined(ONLY_WGMMA)
+template <class CODE> struct wide_only {
+    static constexpr bool VALUE = wide_code<CODE>::AVAILABLE;
+};
+#else
+template <class CODE> struct wide_only {
+    static constexpr bool VALUE = false;
+};
+#endif
+
+// Whether a weight has a form here.
+static inline bool wide_encoding(const struct weight *w)
+{
+    switch (w->encoding) {
+    case ENC_NVFP4:
+    case ENC_BF16:
+    case ENC_FP8:
+    case ENC_FP8_BLOCK:
+    case ENC_MXFP8:
+        return true;
+    default:
+        return w->encoding == ENC_AFFINE && w->bits == 4;
+    }
+}
+
+#endif
