@@ -192,7 +192,8 @@ static void test_states(void)
         snprintf(name, sizeof name, "conv %d, %d taps, dilation %d", c[0], c[1], c[2]);
         state_check(&s, &t);
     }
-    static const int gdns[][4] = {{2, 6, 19, 83}, {1, 3, 128, 128}, {2, 6, 128, 16}, {2, 2, 128, 32}, {1, 4, 128, 16}, {2, 2, 64, 32}, {1, 2, 200, 24}, {1, 9, 16, 16}};
+    static const int gdns[][4] = {{2, 6, 19, 83},  {1, 3, 128, 128}, {2, 6, 128, 16}, {2, 2, 128, 32},
+                                  {1, 4, 128, 16}, {2, 2, 64, 32},   {1, 2, 200, 24}, {1, 9, 16, 16}};
     for (const int *g : gdns) {
         char name[64];
         struct theatre t;
