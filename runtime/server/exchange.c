@@ -93,6 +93,7 @@ static void put(struct connection_side *side, const char *bytes, size_t count)
     }
     memcpy(side->out + side->out_bytes, bytes, count);
     side->out_bytes += count;
+    side->put = engine_seconds();
 }
 
 void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes)
@@ -159,6 +160,18 @@ void exchange_event(struct exchange *x, const char *name, json_t *data)
         put_event(x, name, text);
     free(text);
     json_decref(data);
+}
+
+void exchange_quiet(struct exchange *x)
+{
+    struct connection_side *side = x->side;
+    pthread_mutex_lock(&side->lock);
+    if (side->state == SIDE_STREAM && !side->closed && side->out_taken == side->out_bytes &&
+        engine_seconds() - side->put > QUIET_SECONDS) {
+        put(side, ":\n\n", 3);
+        side_resume(side);
+    }
+    pthread_mutex_unlock(&side->lock);
 }
 
 void exchange_line(struct exchange *x, const char *data)

@@ -115,6 +115,8 @@ void exchange_hold(struct exchange *x);
 void exchange_drop(struct exchange *x);
 // The client has gone: cancels the job.
 void exchange_gone(struct exchange *x);
+// Time has passed: a stream that was quiet for long sends a comment, which clients leave out.
+void exchange_quiet(struct exchange *x);
 // Something is new: a worker will call exchange_run.
 void exchange_wake(struct exchange *x);
 void exchange_run(struct exchange *x, struct tokenizer *tokenizer);

@@ -11,7 +11,10 @@
 
 #include <microhttpd.h>
 
-enum { READ_SECONDS = 600 }; // that a client may take to read a reply that is complete
+enum {
+    READ_SECONDS = 600, // that a client may take to read a reply that is complete
+    QUIET_SECONDS = 15, // of a stream, after which a comment shows clients and proxies that it lives
+};
 
 enum side_state { SIDE_NOTHING, SIDE_WHOLE, SIDE_STREAM };
 
@@ -26,6 +29,7 @@ struct connection_side {
     const char *type;
     char *out;
     size_t out_bytes, out_taken, out_room;
+    double put; // when something last was
     // of the thread of the connections
     bool queued, complete;     // a response was queued; the body has come whole
     int early;                 // status of an error found while the body came, 0: none

@@ -30,7 +30,8 @@ struct watch {
     pthread_t thread;
     int poll, stop; // descriptors
     bool running;
-    int first_free; // no free link has a lower number
+    int first_free;                       // no free link has a lower number
+    struct exchange *visited[LINKS_MOST]; // of the thread
     struct link link[LINKS_MOST];
 };
 
@@ -74,17 +75,28 @@ static void hang_up(struct watch *w, uint64_t which)
     exchange_drop(x);
 }
 
-// The thread of the connections sees a socket that was shut down, and closes it.
+// The thread of the connections sees a socket that was shut down, and closes it. Exchanges are visited without the lock: theirs
+// is taken before it elsewhere.
 static void sweep(struct watch *w)
 {
     const double now = engine_seconds();
+    int count = 0;
     pthread_mutex_lock(&w->lock);
-    for (int i = 0; i < LINKS_MOST; i++)
+    for (int i = 0; i < LINKS_MOST; i++) {
         if (w->link[i].socket >= 0 && w->link[i].deadline > 0 && now > w->link[i].deadline) {
             w->link[i].deadline = 0;
             shutdown(w->link[i].socket, SHUT_RDWR);
         }
+        if (w->link[i].exchange) {
+            exchange_hold(w->link[i].exchange);
+            w->visited[count++] = w->link[i].exchange;
+        }
+    }
     pthread_mutex_unlock(&w->lock);
+    while (count) {
+        exchange_quiet(w->visited[--count]);
+        exchange_drop(w->visited[count]);
+    }
 }
 
 static void *run(void *argument)
