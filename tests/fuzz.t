@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Each fuzz target for a few seconds with a fixed seed: safetensors headers, tokenizer.json, config.json, the pack file,
-# files of kept prompt states and bodies of requests.
+# files of kept prompt states, bodies of requests, and grammars with replies under them.
 # FUZZ_SECONDS sets how long; the heads of tests/fuzz/* say what each holds and how to reproduce a finding.
 
 seconds=${FUZZ_SECONDS:-5}
@@ -16,7 +16,7 @@ report() { # STATUS NAME
     tail -n "$([ "$1" = 0 ] && echo 1 || echo 20)" "$scratch/log" | sed 's/^/# /'
 }
 
-echo 1..6
+echo 1..7
 for target in safetensors tokenizer_json config_json; do
     lua5.4 tests/fuzz/$target.lua "$seconds" 1 >"$scratch/log" 2>&1
     report $? "$target"
@@ -37,3 +37,8 @@ clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/se
     build/tests/fuzz/server_body -max_total_time="$seconds" -seed=1 -max_len=2000 -artifact_prefix="$scratch/found/" "$scratch/found" \
         tests/fuzz/corpus/server_body >"$scratch/log" 2>&1
 report $? server_body
+clang -g -O1 -std=gnu11 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/grammar.c runtime/grammar/*.c -o build/tests/fuzz/grammar \
+    -ljansson -lxxhash >"$scratch/log" 2>&1 &&
+    build/tests/fuzz/grammar -max_total_time="$seconds" -seed=1 -max_len=600 -timeout=10 -artifact_prefix="$scratch/found/" "$scratch/found" \
+        tests/fuzz/corpus/grammar >"$scratch/log" 2>&1
+report $? grammar

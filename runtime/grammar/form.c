@@ -129,7 +129,7 @@ int32_t form_loop(struct form *f, int32_t least, int32_t most, int32_t next, int
     *again = -1;
     if (i < 0)
         return -1;
-    f->loops[i] = (struct form_loop){least, most, -1, next};
+    f->loops[i] = (struct form_loop){least, most, -1, next, i};
     *again = node(f, NODE_AGAIN, i, -1);
     return i;
 }
@@ -159,6 +159,15 @@ int32_t form_star_end(struct form *f, int32_t star, int32_t body, int32_t next)
 int32_t form_never(struct form *f)
 {
     return form_set(f, &(struct form_set){{0}}, form_return(f));
+}
+
+int32_t form_loop_like(struct form *f, int32_t loop, int32_t least, int32_t most)
+{
+    const int32_t i = more(f, (void **)&f->loops, &f->loop_count, &f->loop_room, FORM_LOOPS, sizeof *f->loops);
+    if (i < 0 || loop < 0)
+        return -1;
+    f->loops[i] = (struct form_loop){least, most, f->loops[loop].body, f->loops[loop].next, loop};
+    return node(f, NODE_LOOP, i, -1);
 }
 
 int32_t form_rule(struct form *f)

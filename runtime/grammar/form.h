@@ -43,6 +43,7 @@ struct form_set {
 struct form_loop {
     int32_t least, most; // rounds; most: FORM_ENDLESS for no limit
     int32_t body, next;
+    int32_t shape; // the loop whose body and next these are: itself, or one with other counts
 };
 
 struct form_rule {
@@ -93,6 +94,9 @@ int32_t form_words(struct form *form, struct form_word *words, size_t count);
 //     first = form_loop_end(form, loop, build_body(form, again));
 int32_t form_loop(struct form *form, int32_t least, int32_t most, int32_t next, int32_t *again);
 int32_t form_loop_end(struct form *form, int32_t loop, int32_t body);
+
+// A loop with other counts and the same body and next, so that masks of places in it are shared.
+int32_t form_loop_like(struct form *form, int32_t loop, int32_t least, int32_t most);
 
 // An endless repeat: the node at which another round begins or `next` does. Build the body with it as what follows, then end it.
 int32_t form_star(struct form *form);

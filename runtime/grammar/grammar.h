@@ -71,7 +71,7 @@ void grammar_release(struct grammar *grammar);         // NULL is allowed
 
 // ---- matching --------------------------------------------------------------------------------------------------------------------
 
-enum { GRAMMAR_CONFIGS = 512 };
+enum { GRAMMAR_CONFIGS = 2048 };
 
 struct grammar_config {
     int32_t node, frame;

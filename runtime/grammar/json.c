@@ -10,7 +10,7 @@ enum { DIGITS = 18 };
 
 void jform_open(struct json_form *j, struct form *form)
 {
-    *j = (struct json_form){form, -1, -1, -1, -1, -1, -1, -1, -1};
+    *j = (struct json_form){form, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 }
 
 // A rule on its first use: true when the caller is to define it.
@@ -100,11 +100,15 @@ int32_t jform_length(struct json_form *j, int32_t least, int32_t most, int32_t n
     int32_t again;
     if (least > most)
         return form_never(f);
-    const int32_t end = form_text(f, "\"", 1, next);
     if (most == 0)
-        return form_text(f, "\"", 1, end);
-    const int32_t loop = form_loop(f, least, most, end, &again);
-    return form_text(f, "\"", 1, form_loop_end(f, loop, jform_character(j, again)));
+        return form_text(f, "\"\"", 2, next);
+    if (j->counted < 0) {
+        j->counted = form_loop(f, 0, FORM_ENDLESS, form_text(f, "\"", 1, form_return(f)), &again);
+        form_loop_end(f, j->counted, jform_character(j, again));
+    }
+    const int32_t rule = form_rule(f);
+    form_define(f, rule, form_text(f, "\"", 1, form_loop_like(f, j->counted, least, most)));
+    return form_call(f, rule, next);
 }
 
 // ---- numbers ---------------------------------------------------------------------------------------------------------------

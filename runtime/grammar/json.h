@@ -14,6 +14,7 @@ enum { JSON_BLANKS = 32 }; // most blanks between two tokens of JSON
 struct json_form {
     struct form *form;
     int32_t blank, string, escape, number, integer, value, object, array; // rules, -1: not made yet
+    int32_t counted;                                                      // loop of a string's characters
 };
 
 void jform_open(struct json_form *json, struct form *form);

@@ -99,10 +99,15 @@ static bool grow(struct grammar *g, int32_t configs)
 int32_t locals_find(struct grammar *g, struct grammar_config *configs, int32_t count)
 {
     struct locals *l = &g->locals;
-    const size_t bytes = (size_t)count * sizeof *configs;
+    int32_t kept = 0;
     if (count == 0)
         return 0;
     qsort(configs, (size_t)count, sizeof *configs, by_config);
+    for (int32_t i = 1; i < count; i++) // counts that were made alike
+        if (by_config(&configs[i], &configs[kept]))
+            configs[++kept] = configs[i];
+    count = kept + 1;
+    const size_t bytes = (size_t)count * sizeof *configs;
     uint32_t at = (uint32_t)XXH3_64bits(configs, bytes) % LOCAL_SLOTS;
     for (; l->slot[at]; at = (at + 1) % LOCAL_SLOTS) {
         const struct local *p = &l->at[l->slot[at] - 1];
@@ -112,7 +117,7 @@ int32_t locals_find(struct grammar *g, struct grammar_config *configs, int32_t c
     if (!grow(g, count))
         return -1;
     struct local *p = &l->at[l->count];
-    *p = (struct local){.first = l->config_count, .count = count};
+    *p = (struct local){.first = l->config_count, .count = count, .plain = -1};
     for (int32_t i = 0; i < count; i++)
         p->exits = p->exits || configs[i].node == CONFIG_EXIT;
     p->alone = p->exits && count == 1;
@@ -141,4 +146,39 @@ int32_t locals_step(struct grammar *g, int32_t local, int class)
     if (to >= 0)
         l->next[at] = to;
     return to;
+}
+
+// Where every plain character leads, if that is one place and nothing is left on the way; else 0. -1: failed.
+static int32_t plain_step(struct grammar *g, int32_t local)
+{
+    int32_t to = -1;
+    for (int i = 0; i < g->plain_classes; i++) {
+        const int32_t one = locals_step(g, local, g->plain_class[i]);
+        if (one <= 0 || g->locals.at[one].exits || (to >= 0 && one != to))
+            return one < 0 ? -1 : 0;
+        to = one;
+    }
+    return to;
+}
+
+int locals_plain(struct grammar *g, int32_t local)
+{
+    int32_t chain[PLAIN_MOST + 1], to;
+    int depth = 0, room = 0;
+    for (; g->locals.at[local].plain < 0 && depth < PLAIN_MOST; local = to) {
+        chain[depth++] = local;
+        to = plain_step(g, local);
+        if (to == local || to <= 0) {
+            room = to == local ? PLAIN_MOST : 0;
+            g->locals.at[local].plain = (int16_t)room;
+            depth--;
+            break;
+        }
+    }
+    room = g->locals.at[local].plain;
+    while (depth-- > 0) {
+        room = room < PLAIN_MOST ? room + 1 : room;
+        g->locals.at[chain[depth]].plain = (int16_t)room;
+    }
+    return room;
 }

@@ -32,12 +32,8 @@ static int32_t above(struct grammar *g, int32_t frame, int32_t *base)
     *base = frame;
     while (depth-- > 0 && local >= 0) {
         const struct frame *f = &at[chain[depth]];
-        const struct form_loop *l = &g->form.loops[~f->node];
-        const int64_t longest = g->vocabulary->longest;
-        int32_t count = f->count;
-        if (l->most == FORM_ENDLESS || l->most - count > longest)
-            count = count >= l->least ? l->least : l->least - (int64_t)count > longest ? 0 : count;
-        local = frames_find(g, &g->locals.frames, f->node, count, local);
+        const int32_t longest = g->vocabulary->longest, least = f->least > longest ? longest + 1 : f->least;
+        local = frames_find(g, &g->locals.frames, f->node, least, f->most > longest ? FORM_ENDLESS : f->most, local);
     }
     return local;
 }
@@ -69,6 +65,16 @@ static inline void mark(uint32_t *words, int32_t id)
     words[id / 32] |= (uint32_t)1 << (id % 32);
 }
 
+// Marks all tokens below a node; returns the node behind them.
+static uint32_t mark_below(const struct grammar_vocabulary *v, uint32_t node, uint32_t *words)
+{
+    const uint32_t end = v->skip[node];
+    for (uint32_t i = node + 1; i < end; i++)
+        if (v->token[i] >= 0)
+            mark(words, v->token[i]);
+    return end;
+}
+
 // Marks the tokens below one node of the tree, read from a local place; ends at which it is left go on the stack.
 static bool walk(struct grammar *g, int32_t local, uint32_t node, uint32_t *words)
 {
@@ -88,13 +94,16 @@ static bool walk(struct grammar *g, int32_t local, uint32_t node, uint32_t *word
         }
         if (v->token[i] >= 0)
             mark(words, v->token[i]);
-        const struct local *p = &g->locals.at[to];
-        if (p->exits && v->skip[i] > i + 1 && !push_exit(g, i))
+        const bool exits = g->locals.at[to].exits, alone = g->locals.at[to].alone;
+        if (exits && v->skip[i] > i + 1 && !push_exit(g, i))
             return false;
         path[v->depth[i]] = to;
-        i = p->alone ? v->skip[i] : i + 1;
+        if (alone || (v->plain[i] != PLAIN_NOT && v->skip[i] > i + 1 && locals_plain(g, to) >= v->plain[i]))
+            i = alone ? v->skip[i] : mark_below(v, i, words);
+        else
+            i++;
     }
-    return true;
+    return !g->failed;
 }
 
 static int32_t count_bits(const uint32_t *words, int32_t n)
@@ -159,49 +168,81 @@ static bool whole(struct grammar *g, int32_t local, uint32_t *words)
     return true;
 }
 
+static bool spread(struct grammar *g, const struct grammar_config *configs, int32_t count, const struct list *list,
+                   uint32_t *words);
+
+// Goes on below a base, from the nodes at which what is above it was left.
+static bool spread_below(struct grammar *g, int32_t base, const struct list *left, uint32_t *words)
+{
+    const struct frame frame = g->frames.at[base];
+    struct grammar_config *below;
+    struct collect c;
+    if (left->to == left->from || base == FRAME_ROOT)
+        return true;
+    if (left->calls > SPREAD_MOST)
+        return grammar_fail(g, "the grammar is too deep to follow");
+    below = malloc(GRAMMAR_CONFIGS * sizeof *below);
+    if (!below)
+        return grammar_fail(g, "no memory to follow a grammar");
+    collect_begin(&c, g, &g->frames, below, GRAMMAR_CONFIGS);
+    const bool good = collect_add(&c, frame.node, frame.parent) && spread(g, below, c.count, left, words);
+    free(below);
+    return good;
+}
+
+// One base: its part of the place is `local`.
+static bool spread_local(struct grammar *g, int32_t base, struct grammar_config *local, int32_t count,
+                         const struct list *list, uint32_t *words)
+{
+    const int32_t place = locals_find(g, local, count), from = g->exit_count;
+    if (place < 0 || (!list && !whole(g, place, words)))
+        return false;
+    for (int32_t k = list ? list->from : 0; list && k < list->to; k++)
+        if (!walk(g, place, g->exits[k], words))
+            return false;
+    const struct list left = {from, g->exit_count, list ? list->calls + 1 : 1};
+    const bool good = spread_below(g, base, &left, words);
+    g->exit_count = from;
+    return good;
+}
+
+// The part of each base, together in `based`; tokens that are named are marked. -1: failed.
+static int32_t cut(struct grammar *g, const struct grammar_config *configs, int32_t count, const struct list *list,
+                   uint32_t *words, struct based *based)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const struct form_node *at = configs[i].node < 0 ? NULL : &g->form.nodes[configs[i].node];
+        if (at && at->kind == NODE_TOKEN && !list)
+            mark(words, at->arg);
+        if (!at || at->kind != NODE_BYTES)
+            continue;
+        based[n].local = (struct grammar_config){configs[i].node, above(g, configs[i].frame, &based[n].base)};
+        if (based[n++].local.frame < 0)
+            return -1;
+    }
+    qsort(based, (size_t)n, sizeof *based, by_base);
+    return n;
+}
+
 // Marks what a place allows below the nodes of a list (NULL: the root).
 static bool spread(struct grammar *g, const struct grammar_config *configs, int32_t count, const struct list *list,
                    uint32_t *words)
 {
-    struct based based[GRAMMAR_CONFIGS];
-    struct grammar_config local[GRAMMAR_CONFIGS];
-    int32_t n = 0;
-    for (int32_t i = 0; i < count; i++) {
-        if (configs[i].node < 0)
-            continue;
-        const struct form_node *at = &g->form.nodes[configs[i].node];
-        if (at->kind == NODE_TOKEN && !list)
-            mark(words, at->arg);
-        if (at->kind != NODE_BYTES)
-            continue;
-        based[n].local = (struct grammar_config){configs[i].node, above(g, configs[i].frame, &based[n].base)};
-        if (based[n++].local.frame < 0)
-            return false;
-    }
-    qsort(based, (size_t)n, sizeof *based, by_base);
-    for (int32_t i = 0, same; i < n; i += same) {
+    struct based *based = malloc(((size_t)count + 1) * sizeof *based);
+    struct grammar_config *local = malloc(((size_t)count + 1) * sizeof *local);
+    if (!based || !local)
+        grammar_fail(g, "no memory to follow a grammar");
+    const int32_t n = g->failed ? -1 : cut(g, configs, count, list, words, based);
+    bool good = n >= 0;
+    for (int32_t i = 0, same; good && i < n; i += same) {
         for (same = 0; i + same < n && based[i + same].base == based[i].base; same++)
             local[same] = based[i + same].local;
-        const struct frame base = g->frames.at[based[i].base];
-        const int32_t place = locals_find(g, local, same), from = g->exit_count;
-        if (place < 0 || (!list && !whole(g, place, words)))
-            return false;
-        for (int32_t k = list ? list->from : 0; list && k < list->to; k++)
-            if (!walk(g, place, g->exits[k], words))
-                return false;
-        const struct list left = {from, g->exit_count, list ? list->calls + 1 : 1};
-        if (left.calls > SPREAD_MOST)
-            return grammar_fail(g, "the grammar is too deep to follow");
-        if (left.to > left.from && based[i].base != FRAME_ROOT) {
-            struct grammar_config below[GRAMMAR_CONFIGS];
-            struct collect c;
-            collect_begin(&c, g, &g->frames, below, GRAMMAR_CONFIGS);
-            if (!collect_add(&c, base.node, base.parent) || !spread(g, below, c.count, &left, words))
-                return false;
-        }
-        g->exit_count = from;
+        good = spread_local(g, based[i].base, local, same, list, words);
     }
-    return true;
+    free(based);
+    free(local);
+    return good;
 }
 
 bool grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t *words, int32_t *count,

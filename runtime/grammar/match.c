@@ -43,9 +43,9 @@ void frames_close(struct frames *s)
     *s = (struct frames){0};
 }
 
-static uint32_t frame_slot(const struct frames *s, int32_t node, int32_t count, int32_t parent)
+static uint32_t frame_slot(const struct frames *s, int32_t node, int32_t least, int32_t most, int32_t parent)
 {
-    const int32_t key[3] = {node, count, parent};
+    const int32_t key[4] = {node, least, most, parent};
     return (uint32_t)XXH3_64bits(key, sizeof key) & (uint32_t)(2 * s->room - 1);
 }
 
@@ -63,7 +63,7 @@ static bool frames_grow(struct frames *s)
     s->slot = slot;
     s->room = room;
     for (int32_t i = 2; i < s->count; i++) {
-        uint32_t to = frame_slot(s, at[i].node, at[i].count, at[i].parent);
+        uint32_t to = frame_slot(s, at[i].node, at[i].least, at[i].most, at[i].parent);
         while (slot[to])
             to = (to + 1) & (uint32_t)(2 * room - 1);
         slot[to] = i + 1;
@@ -71,12 +71,12 @@ static bool frames_grow(struct frames *s)
     return true;
 }
 
-int32_t frames_find(struct grammar *g, struct frames *s, int32_t node, int32_t count, int32_t parent)
+int32_t frames_find(struct grammar *g, struct frames *s, int32_t node, int32_t least, int32_t most, int32_t parent)
 {
-    uint32_t at = frame_slot(s, node, count, parent);
+    uint32_t at = frame_slot(s, node, least, most, parent);
     for (; s->slot[at]; at = (at + 1) & (uint32_t)(2 * s->room - 1)) {
         const struct frame *f = &s->at[s->slot[at] - 1];
-        if (f->node == node && f->count == count && f->parent == parent)
+        if (f->node == node && f->least == least && f->most == most && f->parent == parent)
             return s->slot[at] - 1;
     }
     if (s->count == FRAMES_MOST) {
@@ -88,9 +88,9 @@ int32_t frames_find(struct grammar *g, struct frames *s, int32_t node, int32_t c
             grammar_fail(g, "no memory to follow a grammar");
             return -1;
         }
-        return frames_find(g, s, node, count, parent);
+        return frames_find(g, s, node, least, most, parent);
     }
-    s->at[s->count] = (struct frame){node, count, parent, s->at[parent].depth + 1};
+    s->at[s->count] = (struct frame){node, least, most, parent, s->at[parent].depth + 1};
     s->slot[at] = s->count + 1;
     return s->count++;
 }
@@ -138,7 +138,7 @@ static int32_t frame_of_call(struct collect *c, const struct form_node *n, int32
         return frame;
     if (depth >= DEPTH_MOST || (depth >= DEPTH_NESTS && f->rules[n->arg].nests))
         return -1;
-    return frames_find(c->grammar, c->frames, n->next, 0, frame);
+    return frames_find(c->grammar, c->frames, n->next, 0, 0, frame);
 }
 
 bool collect_add(struct collect *c, int32_t node, int32_t frame)
@@ -160,9 +160,9 @@ bool collect_add(struct collect *c, int32_t node, int32_t frame)
         const struct frame top = c->frames->at[at.frame];
         if (at.node >= f->node_count) {
             const struct form_loop *l = &f->loops[at.node - f->node_count];
-            if (top.count < l->most)
+            if (top.most > 0)
                 PUSH(l->body, at.frame);
-            if (top.count >= l->least)
+            if (top.least == 0)
                 PUSH(l->next, top.parent);
             continue;
         }
@@ -181,13 +181,15 @@ bool collect_add(struct collect *c, int32_t node, int32_t frame)
             else
                 PUSH(top.node, top.parent);
             break;
-        case NODE_LOOP:
-            PUSH(f->node_count + n->arg, frames_find(g, c->frames, ~n->arg, 0, at.frame));
-            break;
-        case NODE_AGAIN: {
+        case NODE_LOOP: {
             const struct form_loop *l = &f->loops[n->arg];
-            const int32_t rounds = l->most == FORM_ENDLESS && top.count >= l->least ? top.count : top.count + 1;
-            PUSH(f->node_count + n->arg, frames_find(g, c->frames, ~n->arg, rounds, top.parent));
+            PUSH(f->node_count + l->shape, frames_find(g, c->frames, ~l->shape, l->least, l->most, at.frame));
+            break;
+        }
+        case NODE_AGAIN: {
+            const int32_t least = top.least > 0 ? top.least - 1 : 0,
+                          most = top.most == FORM_ENDLESS ? top.most : top.most - 1;
+            PUSH(f->node_count + n->arg, frames_find(g, c->frames, ~n->arg, least, most, top.parent));
             break;
         }
         default:
@@ -311,6 +313,8 @@ static void make_classes(struct grammar *g)
         if (class == g->classes)
             g->byte_of[g->classes++] = (uint8_t)b;
         g->class_of[b] = (uint8_t) class;
+        if (is_plain(b) && !memchr(g->plain_class, class, (size_t)g->plain_classes))
+            g->plain_class[g->plain_classes++] = (uint8_t) class;
     }
 }
 
@@ -331,6 +335,15 @@ bool grammar_make(struct grammar **out, const struct grammar_vocabulary *v, stru
     if (!g->seen || !g->path || !frames_open(&g->frames) || !locals_open(g)) {
         grammar_release(g);
         return error_set(error, "no memory for a grammar");
+    }
+    // A place too large to begin with is refused here and not in the reply.
+    struct grammar_state *first = malloc(sizeof *first);
+    const bool good = first ? grammar_begin(g, first, false, error) && grammar_begin(g, first, true, error)
+                            : error_set(error, "no memory for a grammar");
+    free(first);
+    if (!good) {
+        grammar_release(g);
+        return false;
     }
     grammar_count(g);
     *out = g;

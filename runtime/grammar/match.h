@@ -26,8 +26,10 @@ enum {
     TABLE_BYTES = 16 << 20, // of their transitions
     MASK_BYTES = 16 << 20,  // of their masks
     WORK_MOST = 1 << 23,    // steps that one call may take
-    SEEN_SLOTS = 1 << 13,
+    SEEN_SLOTS = 1 << 14,
     SEEN_MOST = SEEN_SLOTS / 2,
+    PLAIN_NOT = 255,
+    PLAIN_MOST = 254,
 };
 
 // The tree of the tokens' bytes in preorder: node i has its children at i + 1, skip[i + 1], ... up to skip[i].
@@ -39,6 +41,7 @@ struct grammar_vocabulary {
     int32_t *token; // -1: none ends here
     uint16_t *depth;
     uint8_t *byte;
+    uint8_t *plain;      // levels below a node whose descendants are plain characters alone; PLAIN_NOT
     int32_t (*twins)[2]; // ids with the same bytes: the one in the tree, another one
     int32_t twin_count;
     int32_t *end;
@@ -47,9 +50,9 @@ struct grammar_vocabulary {
 };
 
 struct frame {
-    int32_t node;   // where a call goes on; ~loop for a counted repeat
-    int32_t count;  // rounds of the repeat that are over
-    int32_t parent; // frame
+    int32_t node;        // where a call goes on; ~loop for a counted repeat
+    int32_t least, most; // rounds of the repeat that must and may follow
+    int32_t parent;      // frame
     int32_t depth;
 };
 
@@ -70,6 +73,7 @@ struct local_mask {
 
 struct local {
     int32_t first, count; // of its configurations
+    int16_t plain;        // so many plain characters, any of them, lead on within the place; -1: not known yet
     bool exits, alone;    // it holds CONFIG_EXIT; and nothing else
     struct local_mask *mask;
 };
@@ -97,6 +101,8 @@ struct grammar {
     const struct grammar_vocabulary *vocabulary;
     uint8_t class_of[256], byte_of[256]; // bytes that no set tells apart; one byte of each class
     int32_t classes;
+    uint8_t plain_class[256]; // classes of plain characters
+    int plain_classes;
     struct frames frames;
     struct locals locals;
     struct seen *seen; // [SEEN_SLOTS]
@@ -126,7 +132,8 @@ bool grammar_make(struct grammar **out, const struct grammar_vocabulary *vocabul
 bool frames_open(struct frames *frames);
 void frames_close(struct frames *frames);
 // The number of a frame, or -1 when there are too many or it is too deep.
-int32_t frames_find(struct grammar *grammar, struct frames *frames, int32_t node, int32_t count, int32_t parent);
+int32_t frames_find(struct grammar *grammar, struct frames *frames, int32_t node, int32_t least, int32_t most,
+                    int32_t parent);
 
 // Begins a closure; then adds all configurations that (node, frame) stands for. False when the bounds are hit: grammar->failed.
 void collect_begin(struct collect *collect, struct grammar *grammar, struct frames *frames, struct grammar_config *out,
@@ -134,6 +141,12 @@ void collect_begin(struct collect *collect, struct grammar *grammar, struct fram
 bool collect_add(struct collect *collect, int32_t node, int32_t frame);
 // Adds what configurations become after a byte.
 bool collect_step(struct collect *collect, const struct grammar_config *from, int32_t count, int byte);
+
+// ASCII that a JSON string holds as it is.
+static inline bool is_plain(int byte)
+{
+    return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
+}
 
 bool locals_open(struct grammar *grammar);
 void locals_close(struct grammar *grammar);
@@ -146,6 +159,9 @@ int32_t locals_step(struct grammar *grammar, int32_t local, int class);
 
 // Takes stock of grammar_bytes.
 void grammar_count(struct grammar *grammar);
+
+// How many plain characters lead on from a local place, up to PLAIN_MOST; 0 too when grammar->failed.
+int locals_plain(struct grammar *grammar, int32_t local);
 
 // Notes why the call in progress fails; returns false.
 bool grammar_fail(struct grammar *grammar, const char *why);

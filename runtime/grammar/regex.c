@@ -23,7 +23,7 @@ static int32_t fail(struct parser *p, const char *what)
 static bool have(const struct parser *p, const char *text)
 {
     const size_t n = strlen(text);
-    return p->bytes - p->at >= n && !memcmp(p->text + p->at, text, n);
+    return p->at <= p->bytes && p->bytes - p->at >= n && !memcmp(p->text + p->at, text, n);
 }
 
 // Ranges of \d \w \s and their opposites; false for another letter.
@@ -70,6 +70,8 @@ static uint32_t escape(struct parser *p)
                 end++;
             p->at++;
             const uint32_t value = tree_hex(&p->tree, p->text, p->bytes, &p->at, (int)(end - p->at));
+            if (!have(p, "}"))
+                fail(p, "} is missing");
             p->at++;
             return value;
         }
@@ -140,7 +142,8 @@ static int32_t group(struct parser *p)
     } else if (have(p, "?P<") || (have(p, "?<") && !have(p, "?<=") && !have(p, "?<!"))) {
         while (p->at < p->bytes && p->text[p->at] != '>')
             p->at++;
-        p->at++;
+        if (p->at++ >= p->bytes)
+            return fail(p, "> is missing");
     } else if (have(p, "?=") || have(p, "?!") || have(p, "?<")) {
         return fail(p, "look-ahead and look-behind are not supported");
     } else if (have(p, "?")) {

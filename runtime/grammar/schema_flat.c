@@ -86,6 +86,8 @@ static int named_types(struct schema_job *job, const json_t *type)
     int set = 0;
     if (json_is_string(type))
         set = type_of_name(json_string_value(type));
+    if (json_is_array(type) && json_array_size(type) == 0)
+        return 0; // what two lists without a common type come to
     for (size_t i = 0; i < json_array_size(type); i++) {
         const int one = type_of_name(json_string_value(json_array_get(type, i)));
         if (one == 0)

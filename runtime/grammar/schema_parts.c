@@ -74,9 +74,7 @@ int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next
         return quoted(job, json_string_value(pattern), json_string_length(pattern), true, next);
     if (!length)
         return jform_string(&job->json, next);
-    const int32_t rule = form_rule(job->form);
-    form_define(job->form, rule, jform_length(&job->json, least, most, form_return(job->form)));
-    return form_call(job->form, rule, next);
+    return jform_length(&job->json, least, most, next);
 }
 
 // ---- numbers ---------------------------------------------------------------------------------------------------------------

@@ -65,8 +65,9 @@ static bool reserve(struct grammar_vocabulary *v, const struct piece *pieces, ui
     v->token = malloc(nodes * sizeof *v->token);
     v->depth = malloc(nodes * sizeof *v->depth);
     v->byte = malloc(nodes * sizeof *v->byte);
+    v->plain = malloc(nodes * sizeof *v->plain);
     v->twins = calloc((size_t)v->twin_count + 1, sizeof *v->twins);
-    return v->skip && v->token && v->depth && v->byte && v->twins;
+    return v->skip && v->token && v->depth && v->byte && v->plain && v->twins;
 }
 
 // The path of the token before is still open: nodes below where the next one leaves it end there.
@@ -104,6 +105,19 @@ static bool plant(struct grammar_vocabulary *v, const struct piece *pieces, uint
     return true;
 }
 
+static void find_plain(struct grammar_vocabulary *v)
+{
+    for (uint32_t i = v->nodes; i-- > 0;) {
+        int levels = 0;
+        for (uint32_t child = i + 1; child < v->skip[i] && levels < PLAIN_NOT; child = v->skip[child]) {
+            const int below =
+                !is_plain(v->byte[child]) || v->plain[child] >= PLAIN_MOST ? PLAIN_NOT : v->plain[child] + 1;
+            levels = below > levels ? below : levels;
+        }
+        v->plain[i] = (uint8_t)levels;
+    }
+}
+
 bool grammar_vocabulary_open(struct grammar_vocabulary **out, const struct tokenizer_tables *tables, int32_t vocabulary,
                              const int32_t *end, int end_count, struct error *error)
 {
@@ -132,6 +146,7 @@ bool grammar_vocabulary_open(struct grammar_vocabulary **out, const struct token
     good = pieces && reserve(v, pieces, count) && plant(v, pieces, count);
     free(pieces);
     if (good) {
+        find_plain(v);
         *out = v;
         return true;
     }
@@ -147,6 +162,7 @@ void grammar_vocabulary_close(struct grammar_vocabulary *v)
     free(v->token);
     free(v->depth);
     free(v->byte);
+    free(v->plain);
     free(v->twins);
     free(v->end);
     free(v->outside);
@@ -176,5 +192,5 @@ const char *grammar_token(const struct grammar_vocabulary *v, int32_t id, size_t
 int64_t grammar_vocabulary_bytes(const struct grammar_vocabulary *v)
 {
     return (int64_t)sizeof *v +
-           (int64_t)v->nodes * (int64_t)(sizeof *v->skip + sizeof *v->token + sizeof *v->depth + 1) + v->vocabulary / 8;
+           (int64_t)v->nodes * (int64_t)(sizeof *v->skip + sizeof *v->token + sizeof *v->depth + 2) + v->vocabulary / 8;
 }
