@@ -197,6 +197,16 @@ void cache_resumed(struct stream *s, int length)
     c->cached_tokens += length;
 }
 
+// The place before the last message may have been kept by the pass before, as whatever it was then.
+static void note_rewind(const struct stream *s)
+{
+    const struct cache *c = s->engine->cache;
+    const int at = s->mark_count > 1 ? s->marks[s->mark_count - 2] : 0;
+    for (struct cache_state *x = c->store.first; x && at > 0; x = x->next)
+        if (x->length == at && c->common[x->ids->slot] >= at)
+            x->rewind = true;
+}
+
 void cache_begin(struct stream *s, struct cache_state *state)
 {
     struct cache *c = s->engine->cache;
@@ -216,6 +226,7 @@ void cache_begin(struct stream *s, struct cache_state *state)
         store_touch(&c->store, state);
     }
     cache_resumed(s, state ? state->length : 0);
+    note_rewind(s);
     plan_stops(s, s->pass.resumed);
 }
 

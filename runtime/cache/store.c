@@ -129,7 +129,7 @@ static bool stands_for(const struct store *store, const struct cache_state *y, c
 
 bool store_superseded(const struct store *store, const struct cache_state *x)
 {
-    bool later = false, rewind = x->kind != KEEP_REWIND;
+    bool later = false, rewind = !x->rewind;
     if (x->branched || x->users > 0)
         return false;
     for (const struct cache_state *y = store->first; y; y = y->next) {
@@ -139,7 +139,7 @@ bool store_superseded(const struct store *store, const struct cache_state *x)
             return true;
         if (stands_for(store, y, x)) {
             later = true;
-            rewind = rewind || y->kind == KEEP_REWIND; // going back has a later place
+            rewind = rewind || y->rewind; // going back has a later place
         }
     }
     return later && rewind;
@@ -290,6 +290,7 @@ struct cache_state *store_keep(struct store *store, struct cache_ids *ids, const
     struct cache_state *s = same_state(store, ids, source->length);
     if (s && (s->follows || !source->follows)) {
         s->kind = kind > s->kind ? kind : s->kind;
+        s->rewind = s->rewind || kind == KEEP_REWIND;
         store_touch(store, s);
         return s;
     }
@@ -306,6 +307,7 @@ struct cache_state *store_keep(struct store *store, struct cache_ids *ids, const
     ids->refs++;
     s->length = source->length;
     s->kind = kind;
+    s->rewind = kind == KEEP_REWIND;
     s->follows = source->follows;
     s->serial = ++store->serials;
     s->since = engine_seconds();

@@ -43,6 +43,7 @@ struct cache_state {
     enum keep_kind kind;
     bool follows;  // the head's cache is there too
     bool branched; // prompts went on from here in different ways: never superseded
+    bool rewind;   // where its prompt goes on when the last message is edited: superseded by a later such place only
     int users;     // streams that began here and whose prompt is still read
     bool stored;   // on disk, or not wanted there
     double since;  // by engine_seconds, when it was kept

@@ -219,8 +219,8 @@ void tier_gone(struct engine *e, const struct cache_state *state)
 
 static bool wanted(const struct engine *e, const struct cache_state *s, double settled)
 {
-    return !s->stored && s->length >= LEAST_WRITTEN && (s->kind >= KEEP_REWIND || s->branched) && s->since <= settled &&
-           !store_superseded(cache_store(e), s) && pays(e, s->length, 0);
+    return !s->stored && s->length >= LEAST_WRITTEN && (s->kind >= KEEP_REWIND || s->rewind || s->branched) &&
+           s->since <= settled && !store_superseded(cache_store(e), s) && pays(e, s->length, 0);
 }
 
 // Begins to write the state that was wanted last of those that nothing stands for; false when there is none.

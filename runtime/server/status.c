@@ -199,15 +199,42 @@ static void counters(const struct page *p, const struct state *st)
           (double)st->host.replays);
     value(p, "graphs_replayed_total", NULL, "counter", "launches of captured graphs", (double)e->graphs_replayed);
     value(p, "graphs_eager_total", NULL, "counter", "launches without a graph", (double)e->graphs_eager);
-    if (e->cache.budget > 0) {
-        value(p, "prompt_tokens_cached_total", "prompt_tokens_cached_total", "counter",
-              "prompt tokens that a kept state stood for", (double)e->cache.cached_tokens);
-        value(p, "prefix_cache_queries_total", "prefix_cache_queries_total", "counter",
-              "prompts looked for in the cache", (double)(e->cache.hits + e->cache.misses));
-        value(p, "prefix_cache_hits_total", "prefix_cache_hits_total", "counter", "prompts that began at a kept state",
-              (double)e->cache.hits);
-        value(p, "prompt_cache_bytes", NULL, "gauge", "bytes of kept states", (double)e->cache.bytes);
-    }
+}
+
+// Only what this engine has: one without a prompt cache, or without a folder for it, says nothing of it.
+static void cache(const struct page *p, const struct cache_counters *c)
+{
+    const struct {
+        const char *name, *vllm, *type, *help;
+        int64_t value;
+        bool disk;
+    } rows[] = {
+        {"prompt_tokens_cached_total", "prompt_tokens_cached_total", "counter",
+         "prompt tokens that a kept state stood for", c->cached_tokens, false},
+        {"prefix_cache_queries_total", "prefix_cache_queries_total", "counter", "prompts looked for in the cache",
+         c->hits + c->misses, false},
+        {"prefix_cache_hits_total", "prefix_cache_hits_total", "counter", "prompts that began at a kept state", c->hits,
+         false},
+        {"prompt_cache_bytes", NULL, "gauge", "bytes of kept states", c->bytes, false},
+        {"prompt_cache_budget_bytes", NULL, "gauge", "bytes that kept states may take", c->budget, false},
+        {"prompt_cache_states", NULL, "gauge", "kept states", c->states, false},
+        {"prompt_cache_saved_total", NULL, "counter", "states that were kept", c->saved, false},
+        {"prompt_cache_evicted_total", NULL, "counter", "states that went for others", c->evicted, false},
+        {"prompt_cache_refused_total", NULL, "counter", "states larger than the cache", c->refused, false},
+        {"prompt_cache_failed_total", NULL, "counter", "states that could not be kept or copied", c->failed, false},
+        {"warm_passes_total", NULL, "counter", "prompts read before they were sent", c->warm_passes, false},
+        {"warm_chunks_total", NULL, "counter", "passes over a piece of those", c->warm_chunks, false},
+        {"warm_aside_total", NULL, "counter", "of them, those that gave way to a request", c->warm_aside, false},
+        {"prompt_cache_disk_bytes", NULL, "gauge", "bytes of files of kept states", c->disk_bytes, true},
+        {"prompt_cache_disk_states", NULL, "gauge", "kept states on disk", c->disk_states, true},
+        {"prompt_cache_disk_reads_total", NULL, "counter", "states read from disk", c->disk_reads, true},
+        {"prompt_cache_disk_writes_total", NULL, "counter", "states written to disk", c->disk_writes, true},
+        {"prompt_cache_disk_refused_total", NULL, "counter", "files that were damaged or another build's",
+         c->disk_refused, true},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].disk ? c->disk_budget > 0 : c->budget > 0)
+            value(p, rows[i].name, rows[i].vllm, rows[i].type, rows[i].help, (double)rows[i].value);
 }
 
 void metrics_handle(struct exchange *x)
@@ -234,6 +261,7 @@ void metrics_handle(struct exchange *x)
     look(x->server, &st);
     gauges(&page, &st);
     counters(&page, &st);
+    cache(&page, &st.host.engine.cache);
     for (size_t i = 0; i < 2; i++)
         ends(&page, prefixes[i], &st.metrics);
     for (int i = 0; i < HISTOGRAMS; i++) {
