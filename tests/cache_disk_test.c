@@ -338,67 +338,88 @@ static int child(const char *path, uint64_t seed)
     return 0;
 }
 
-static void kills(int count)
+struct toll {
+    int said, lost, unsound, wrong, missed;
+};
+
+// What the child said by now: names of files, and of which talks.
+static int listen(FILE *in, int told, int most, char names[][CACHE_FILE_NAME], int *reported)
+{
+    unsigned long long at;
+    char name[CACHE_FILE_NAME];
+    while (told < most && fscanf(in, "%llu %63s", &at, name) == 2 && at < TALKS) {
+        reported[at] = 1;
+        snprintf(names[told++], CACHE_FILE_NAME, "%s", name);
+    }
+    return told;
+}
+
+// Kills a process some time after a file of it: in the middle of whatever it then does. False when none could be started.
+static bool kill_one(int number, struct toll *toll, int *reported)
 {
     static char names[NAMES][CACHE_FILE_NAME];
-    int lost = 0, said = 0, unsound = 0, wrong = 0, missed = 0, ended = 0;
-    char text[160], self[300] = {0}, seed_text[24];
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
-        return;
+    char self[300] = {0}, seed[24];
+    struct stat st;
+    int pipes[2];
+    snprintf(seed, sizeof seed, "%d", number);
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || pipe(pipes) != 0)
+        return false;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        dup2(pipes[1], 1);
+        execl(self, self, "--child", folder, seed, (char *)NULL);
+        _exit(1);
+    }
+    close(pipes[1]);
+    FILE *in = fdopen(pipes[0], "r");
+    rig_state = (uint64_t)number * 7 + (uint64_t)time(NULL);
+    const int wait_for = below(TALKS), more = below(30000);
+    int told = listen(in, 0, wait_for, names, reported);
+    usleep((useconds_t)more + (wait_for ? 0 : 100000));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    told = listen(in, told, TALKS, names, reported);
+    fclose(in);
+    for (int k = 0; k < told; k++)
+        toll->lost += stat(path_of(names[k]), &st) != 0;
+    toll->said += told;
+    return pid > 0;
+}
+
+// What another process finds then.
+static void look_after(int number, struct toll *toll, const int *reported)
+{
+    static char names[NAMES][CACHE_FILE_NAME];
+    struct engine *e = open_on(folder, (int64_t)4 << 30);
+    const int files = list(folder, names);
+    for (int k = 0; e && k < files; k++)
+        toll->unsound += !whole(path_of(names[k]), &e->cache->disk->shape);
+    for (int k = 0; e && k < TALKS; k += 3) {
+        const struct talk t = talk_of((uint64_t)number * 100 + (uint64_t)k);
+        const struct served fresh = ask_for(plain, &t), got = ask_for(e, &t);
+        toll->wrong += !same_reply(&fresh, &got);
+        toll->missed += reported[k] && got.cached != t.count - 1;
+    }
+    toll->wrong += !e || counted(e).disk_refused != 0;
+    engine_close(e);
+}
+
+static void kills(int count)
+{
+    struct toll toll = {0};
+    char text[160], detail[160];
+    int ended = 0;
     for (int i = 0; i < count; i++) {
-        int pipes[2], told = 0, reported[TALKS] = {0};
+        int reported[TALKS] = {0};
         clear();
-        if (pipe(pipes) != 0)
-            break;
-        snprintf(seed_text, sizeof seed_text, "%d", i);
-        const pid_t pid = fork();
-        if (pid == 0) {
-            dup2(pipes[1], 1);
-            execl(self, self, "--child", folder, seed_text, (char *)NULL);
-            _exit(1);
-        }
-        close(pipes[1]);
-        FILE *in = fdopen(pipes[0], "r");
-        rig_state = (uint64_t)i * 7 + (uint64_t)time(NULL);
-        // Some time after the first file or a later one: in the middle of whatever it then does.
-        const int wait_for = below(TALKS), more = below(30000);
-        unsigned long long at;
-        char name[CACHE_FILE_NAME];
-        while (told < wait_for && fscanf(in, "%llu %63s", &at, name) == 2 && at < TALKS) {
-            reported[at] = 1;
-            snprintf(names[told++], CACHE_FILE_NAME, "%s", name);
-        }
-        usleep((useconds_t)more + (wait_for ? 0 : 100000));
-        kill(pid, SIGKILL);
-        waitpid(pid, NULL, 0);
-        ended++;
-        while (fscanf(in, "%llu %63s", &at, name) == 2 && at < TALKS) {
-            reported[at] = 1;
-            snprintf(names[told++], CACHE_FILE_NAME, "%s", name);
-        }
-        fclose(in);
-        struct stat st;
-        for (int k = 0; k < told; k++)
-            lost += stat(path_of(names[k]), &st) != 0;
-        said += told;
-        struct engine *e = open_on(folder, (int64_t)4 << 30);
-        const int files = list(folder, names);
-        for (int k = 0; e && k < files; k++)
-            unsound += !whole(path_of(names[k]), &e->cache->disk->shape);
-        for (int k = 0; e && k < TALKS; k += 3) {
-            const struct talk t = talk_of((uint64_t)i * 100 + (uint64_t)k);
-            const struct served fresh = ask_for(plain, &t), got = ask_for(e, &t);
-            wrong += !same_reply(&fresh, &got);
-            missed += reported[k] && got.cached != t.count - 1;
-        }
-        wrong += !e || counted(e).disk_refused != 0;
-        engine_close(e);
+        ended += kill_one(i, &toll, reported);
+        look_after(i, &toll, reported);
     }
     snprintf(text, sizeof text, "kill -9, %d times, %d files on the disk by then: none lost, none damaged", ended,
-             said);
-    ok(ended == count && lost == 0 && unsound == 0 && wrong == 0 && missed == 0, text, "");
-    if (lost || unsound || wrong || missed)
-        printf("# %d lost, %d damaged, %d replies wrong, %d not found\n", lost, unsound, wrong, missed);
+             toll.said);
+    snprintf(detail, sizeof detail, "%d lost, %d damaged, %d replies wrong, %d not found", toll.lost, toll.unsound,
+             toll.wrong, toll.missed);
+    ok(ended == count && !toll.lost && !toll.unsound && !toll.wrong && !toll.missed, text, detail);
 }
 
 int main(int argc, char **argv)

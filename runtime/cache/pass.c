@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_INTERVAL = 256, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
+enum { LEAST_INTERVAL = 256, MOST_INTERVAL = 4096, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
 
-// The memory of states at multiples of the interval is about that of the pages between them.
+// The memory of states at multiples of the interval is about that of the pages between them; more where that would leave much to
+// be read again.
 static int interval_of(const struct engine *e)
 {
     const int64_t position = model.position_bytes[e->kv_encoding];
@@ -18,6 +19,7 @@ static int interval_of(const struct engine *e)
     if (e->options.cache_interval > 0)
         return e->options.cache_interval;
     interval = interval > LEAST_INTERVAL ? interval : LEAST_INTERVAL;
+    interval = interval < MOST_INTERVAL ? interval : MOST_INTERVAL;
     interval = (interval + model.chunk - 1) / model.chunk * model.chunk; // where chunks end anyway
     return interval < e->context ? (int)interval : e->context;
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const double SETTLE = 2, LOOK_EVERY = 0.2, FLUSH = 30, BLOCK_WAIT = 0.005; // seconds
+static const double SETTLE = 2, LOOK_EVERY = 0.2, FLUSH = 10, BLOCK_WAIT = 0.005; // seconds
 enum { LEAST_WRITTEN = 16, DEFAULT_GIB = 16 };
 
 // ---- open and close ----------------------------------------------------------------------------------------------------------
