@@ -18,6 +18,9 @@ void contract_matrix(bool whole);
 // Prompts that begin at kept states, against the right replies of whole prompts: right[prompt * WAYS + way].
 void contract_resumed(int context, const struct scene_prompt *prompts, int count, const struct scene_reply *right);
 
+// Eight requests over half a pool, each equal to alone.
+void contract_pool(void);
+
 // Three equal prompts of each length at once, with generated weights and paging, each equal to alone.
 void contract_long(int count, char **lengths);
 

@@ -3,6 +3,7 @@
 // The contract program of one model, on whatever target it is linked for:
 //   contracts [all]              the matrix; all: every page size with every order
 //   contracts long N ...         equal prompts of N tokens, generated weights
+//   contracts pool               half a pool, which the matrix has too
 //   contracts replies FILE       writes greedy replies of the stored prompts; compare FILE: checks them
 
 #include "tests/contract/contract.h"
@@ -21,6 +22,8 @@ int main(int count, char **words)
         contract_long(count - 2, words + 2);
     else if (count == 3 && (!strcmp(words[1], "replies") || !strcmp(words[1], "compare")))
         contract_replies(words[2], words[1][0] == 'c');
+    else if (count == 2 && !strcmp(words[1], "pool"))
+        contract_pool();
     else
         contract_matrix(count == 2 && !strcmp(words[1], "all"));
     return done();

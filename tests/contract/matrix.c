@@ -199,4 +199,5 @@ void contract_matrix(bool whole)
     chunks();
     contract_resumed(CONTEXT, prompts, PROMPTS, right);
     caches();
+    contract_pool();
 }
