@@ -234,9 +234,23 @@ static int64_t memory_of_server(void)
     return bytes;
 }
 
-static void chats(int count)
+// Processor seconds that the server has used.
+static double processor(pid_t pid)
 {
-    double first = 0, last = 0;
+    char path[64], line[1024] = "";
+    unsigned long long user = 0, kernel = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file && fgets(line, sizeof line, file) && strrchr(line, ')'))
+        sscanf(strrchr(line, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &kernel);
+    if (file)
+        fclose(file);
+    return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
+}
+
+static void chats(int count, pid_t pid)
+{
+    double first = 0, last = 0, used[3] = {processor(pid), 0, 0};
     int tokens = 0, failed = 0;
     for (int i = 0; i < count; i++) {
         char body[512];
@@ -249,9 +263,14 @@ static void chats(int count)
         reply_free_all(&r);
         first += i < 100 ? took : 0;
         last += i >= count - 100 ? took : 0;
+        if (i == 99)
+            used[1] = processor(pid);
+        if (i == count - 101)
+            used[2] = processor(pid);
     }
     printf("# %d chats, %d tokens; first 100: %.3f s, last 100: %.3f s, speed of the last %.3f of the first\n", count,
            tokens, first, last, first / last);
+    printf("# processor seconds: first 100: %.2f, last 100: %.2f\n", used[1] - used[0], processor(pid) - used[2]);
     ok(!failed && server_rests(port), "chats in a row are all answered", NULL);
 }
 
@@ -284,7 +303,7 @@ int main(int argc, char **argv)
     printf("# resident bytes before the cycles %lld, after %lld\n", (long long)before, (long long)after);
     ok(after - before < (16 << 20), "memory has not grown by 16 MiB", NULL);
     if (row > 0)
-        chats(row);
+        chats(row, s.pid);
     ok(serve_stop(&s) == 0, "SIGTERM ends it with code 0", NULL);
     return done();
 }

@@ -18,7 +18,7 @@ enum {
     BODY_MOST = 32 << 20,    // bytes of a request's body
     BODIES_MOST = 256 << 20, // bytes of all bodies that are held
     HEADERS_MOST = 16 << 10, // bytes of a request's line and headers
-    LINKS_MOST = 4096,       // connections at a time
+    LINKS_MOST = 16384,      // connections at a time
     JOBS_MOST = 1024,        // requests for the engine at a time
 };
 
