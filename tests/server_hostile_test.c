@@ -258,6 +258,9 @@ static void chats(int count, pid_t pid)
         const double start = http_now();
         struct reply r = http_ask(port, CHAT, body);
         const double took = http_now() - start;
+        if (r.status != 200)
+            printf("# chat %d after %.2f s: status %d%s: %s\n", i, took, r.status, r.closed ? ", cut" : "",
+                   r.raw.data ? r.raw.data : "");
         failed += r.status != 200;
         tokens += atoi(json_at(r.body.data, "usage.completion_tokens"));
         reply_free_all(&r);
