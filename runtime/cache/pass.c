@@ -37,7 +37,11 @@ static void gone(void *user, const struct cache_state *state)
 bool cache_open(struct engine *e, struct error *error)
 {
     if (e->sizes.cache_pages == 0)
-        return true;
+        return !e->options.cache_disk ||
+               error_set(error,
+                         "%s: states on disk pass through a prompt cache in memory, and there is none: raise "
+                         "--prompt-cache-gib, or leave --prompt-cache-disk out",
+                         e->options.cache_disk);
     struct cache *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(error, "no memory for the prompt cache");
@@ -229,6 +233,7 @@ void cache_begin(struct stream *s, struct cache_state *state)
     }
     cache_resumed(s, state ? state->length : 0);
     note_rewind(s);
+    s->pass.history = s->mark_count > 0 && s->pass.resumed >= s->marks[s->mark_count - 1];
     plan_stops(s, s->pass.resumed);
 }
 
