@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stream's grammar while its reply is made: when it begins, where the reply stands in it, which drafts it takes, and the masks
-// of a window's rows where the draw reads them.
-// Invariant: a row's mask is a function of the reply's tokens before that row's draw, so drafts change nothing.
+// A stream's grammar while its reply is made: when it begins, where the reply stands in it, which drafts it takes, and
+// the masks of a window's rows where the draw reads them. Invariant: a row's mask is a function of the reply's tokens
+// before that row's draw, so drafts change nothing.
 
 #ifndef CONSTRAINT_H
 #define CONSTRAINT_H
@@ -27,7 +27,8 @@ struct constraint {
     struct grammar_state state, path;
 };
 
-// vocabulary: ids that the model draws from; rows: of a window. NULL with an error when memory is short or the text too long.
+// vocabulary: ids that the model draws from; rows: of a window. NULL with an error when memory is short or the text too
+// long.
 struct constraint *constraint_new(const struct stream_options *options, int32_t vocabulary, int32_t rows,
                                   struct error *error);
 void constraint_free(struct constraint *constraint); // NULL is allowed
@@ -44,12 +45,12 @@ static inline bool constraint_masks_now(const struct constraint *c)
     return c && c->active && !c->over;
 }
 
-// Tokens that may be drafted next: those of `copy` (copies of them) as long as they are allowed, else what the grammar leaves
-// no choice about. At most `room`.
+// Tokens that may be drafted next: those of `copy` (copies of them) as long as they are allowed, else what the grammar
+// leaves no choice about. At most `room`.
 int constraint_drafts(struct constraint *constraint, const int32_t *copy, int copies, int32_t *drafts, int room);
 
-// Masks of the rows after none, one, ... of the drafts, where the draw finds them. *count: drafts, cut where one leads to a
-// place from which no token goes on. False when that is so before the first.
+// Masks of the rows after none, one, ... of the drafts, where the draw finds them. *count: drafts, cut where one leads
+// to a place from which no token goes on. False when that is so before the first.
 bool constraint_mask(struct constraint *constraint, const int32_t *drafts, int *count, struct error *error);
 
 #endif

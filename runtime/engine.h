@@ -71,9 +71,10 @@ struct stream_options {
     bool no_copy; // no drafts from the stream's own tokens
     int logprobs; // alternatives a token whose log-probabilities are kept, up to 20; -1: the token's own alone; 0: none
     int positions; // most positions that the stream will hold; 0: the context. Pages for that many are set aside
-    // What the reply must follow, or NULL: runtime/grammar. The stream holds it until it is closed. It begins with the reply, or right after
-    // the first `grammar_after` in the reply (such as the end of its reasoning). Tokens are drawn among those that the grammar allows, end
-    // tokens among them where it may end; log-probabilities are those before. Drafts change speed only here too.
+    // What the reply must follow, or NULL: runtime/grammar. The stream holds it until it is closed. It begins with the
+    // reply, or right after the first `grammar_after` in the reply (such as the end of its reasoning). Tokens are drawn
+    // among those that it allows, end tokens among them where it may end; log-probabilities are those before. Drafts
+    // change speed only here too.
     struct grammar *grammar;
     const char *grammar_after; // copied
     int grammar_read;          // so many of the prompt's last tokens are the beginning of the reply

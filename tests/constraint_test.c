@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replies of the embedded model under grammars: for random schemas they always parse and meet the schema, drafted or not and whatever shares the
-// round they are the same tokens, a grammar that begins after the reasoning leaves the reasoning alone, and a dead end ends its
-// request only. Red control: rows that are masked by the first row's mask must be found.
+// Replies of the embedded model under grammars: for random schemas they always parse and meet the schema, drafted or
+// not and whatever shares the round they are the same tokens, a grammar that begins after the reasoning leaves the
+// reasoning alone, and a dead end ends its request only. Red control: rows that are masked by the first row's mask must
+// be found.
 
 #include "runtime/engine_state.h"
 #include "runtime/grammar/match.h"
@@ -155,6 +156,8 @@ struct ask {
     uint64_t seed;
     float temperature;
     bool ignore_end;
+    const struct reply *said; // the prompt ends with so many of its tokens already
+    int read;
 };
 
 static struct stream *submit(struct engine *e, const struct ask *ask, struct error *error)
@@ -164,15 +167,20 @@ static struct stream *submit(struct engine *e, const struct ask *ask, struct err
     struct stream *s = NULL;
     if (!tokenizer_encode(tokenizer, ask->prompt, strlen(ask->prompt), true, &ids, &count, error))
         return NULL;
+    int32_t all[512];
+    memcpy(all, ids, count * sizeof *all);
+    if (ask->read)
+        memcpy(all + count, ask->said->id, (size_t)ask->read * sizeof *all);
     const struct request r = {
-        .ids = ids,
-        .count = (int)count,
+        .ids = all,
+        .count = (int)count + ask->read,
         .reply = REPLY,
         .ignore_end = ask->ignore_end,
         .options = {.sampling = {.temperature = ask->temperature, .top_p = 0.95f, .top_k = 50, .seed = ask->seed},
                     .drafts = ask->drafts,
                     .grammar = ask->grammar,
-                    .grammar_after = ask->after}};
+                    .grammar_after = ask->after,
+                    .grammar_read = ask->read}};
     stream_submit(e, &s, &r, error);
     free(ids);
     return s;
@@ -364,6 +372,59 @@ static void test_after(struct engine *e)
     grammar_release(g);
 }
 
+// A reply whose beginning is in the prompt already goes on in its grammar.
+static void test_read(struct engine *e)
+{
+    int whole = 0, wrong = 0;
+    bool good = true;
+    struct error error = {.text = ""};
+    for (int i = 0; good && i < 12; i++) {
+        struct ask ask = ask_of(i, -1);
+        struct reply rest;
+        char text[2 * TEXT], more[TEXT];
+        ask.said = &made[i].plain;
+        ask.read = made[i].plain.count / 2;
+        good = play(e, &ask, 1, &rest, &error);
+        struct reply first = made[i].plain;
+        first.count = ask.read;
+        text_of(&first, text);
+        text_of(&rest, more);
+        json_t *value = good && ended(&rest) ? json_loads(strcat(text, more), JSON_DECODE_ANY, NULL) : NULL;
+        whole += good && ended(&rest);
+        wrong += good && (rest.phase != STREAM_FINISHED || (ended(&rest) && (!value || !meets(made[i].schema, value))));
+        json_decref(value);
+    }
+    ok(good && whole > 4 && wrong == 0, "a reply that the prompt begins goes on in its grammar", error.text);
+}
+
+// Log-probabilities are those of the model, of tokens that a mask rules out too.
+static void test_logprobs(struct engine *e)
+{
+    const char *choices[] = {"zq"};
+    struct grammar *g = NULL;
+    struct stream *s = NULL;
+    struct error error = {.text = ""};
+    bool good = grammar_choice(&g, vocabulary, choices, NULL, 1, &error), outside = false, higher = false;
+    const struct stream_options o = {.logprobs = 3, .grammar = g, .sampling = {.top_p = 1}};
+    int32_t *ids, out[16];
+    size_t count;
+    int got;
+    good = good && tokenizer_encode(tokenizer, prompt, strlen(prompt), true, &ids, &count, &error) &&
+           stream_open(e, &s, &o, &error) && stream_prompt(s, ids, (int)count, 0, 0, NULL, NULL, &error) &&
+           stream_next(s, out, &got, &error);
+    const struct logprobs *p = good ? stream_logprobs(s, 0) : NULL;
+    for (int i = 0; p && i < p->count; i++) {
+        outside = outside || p->id[i] != out[0];
+        higher = higher || p->logprob[i] > p->chosen;
+    }
+    ok(p && p->count == 3 && outside && higher && p->chosen > -60, "log-probabilities are those before the mask",
+       error.text);
+    stream_close(s);
+    if (good)
+        free(ids);
+    grammar_release(g);
+}
+
 // The model has no token for what the grammar wants: that request fails, the one beside it does not.
 static void test_dead_end(struct engine *e)
 {
@@ -405,6 +466,8 @@ int main(void)
     test_schemas(e);
     test_drafts(e);
     test_after(e);
+    test_read(e);
+    test_logprobs(e);
     test_dead_end(e);
     for (int i = 0; i < SCHEMAS; i++) {
         json_decref(made[i].schema);

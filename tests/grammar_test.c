@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grammars by themselves, over the embedded model's vocabulary: what each front end accepts, rejects and refuses; masks against every token
-// tried one by one. Red controls: a tree of tokens that forgot one, and ends of a local place that were forgotten, must be found.
+// Grammars by themselves, over the embedded model's vocabulary: what each front end accepts, rejects and refuses; masks
+// against every token tried one by one. Red controls: a tree of tokens that forgot one, and ends of a local place that
+// were forgotten, must be found.
 
 #include "runtime/grammar/match.h"
 #include "runtime/model.h"
@@ -224,6 +225,7 @@ static const struct {
     {'s', "{\"type\":\"integer\",\"multipleOf\":3}", "multipleOf is not supported"},
     {'s', "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems is not supported"},
     {'s', "{\"type\":\"string\",\"format\":\"colour\"}", "format \"colour\" is not supported"},
+    {'s', "{\"type\":\"object\",\"minProperties\":2}", "minProperties above 1"},
     {'s', "{\"type\":\"thing\"}", "type must be"},
     {'s', "{\"$ref\":\"#/$defs/x\"}", "leads nowhere"},
     {'s', "{\"$ref\":\"http://x/y\"}", "is not supported"},

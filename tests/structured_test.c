@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forms of replies from a request on: what a chat asks for becomes a grammar, and the embedded model's replies under it are calls of
-// offered tools with arguments that fit, or values of the schema. What cannot be met is refused before a token. The way from the job to the
-// engine is that of the engine thread.
+// Forms of replies from a request on: what a chat asks for becomes a grammar, and the embedded model's replies under it
+// are calls of offered tools with arguments that fit, or values of the schema. What cannot be met is refused before a
+// token. The way from the job to the engine is that of the engine thread.
 
 #include "runtime/server/structured.h"
 #include "tests/dialects_rig.h"

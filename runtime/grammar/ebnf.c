@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grammar texts: rules `name ::= ...` of texts, classes, groups, repeats, alternatives and other rules; `root` is the reply.
+// Grammar texts: rules `name ::= ...` of texts, classes, groups, repeats, alternatives and other rules; `root` is the
+// reply.
 
 #include "runtime/grammar/match.h"
 #include "runtime/grammar/tree.h"

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one form that every front end makes: rules over bytes, as a graph of nodes. A rule is entered by NODE_CALL and left by
-// NODE_RETURN; a counted repeat carries its count beside the calls. A grammar is built back to front: a builder function is
-// told the node that follows and returns the node that comes first, so nothing is patched but loops and rules.
-// Invariants: sizes are bounded by the limits below whatever the input is; after form_finish every node can reach an end, no
-// rule can call itself without a byte in between, and no counted repeat has a body that may be empty.
+// The one form that every front end makes: rules over bytes, as a graph of nodes. A rule is entered by NODE_CALL and
+// left by NODE_RETURN; a counted repeat carries its count beside the calls. A grammar is built back to front: a builder
+// function is told the node that follows and returns the node that comes first, so nothing is patched but loops and
+// rules. Invariants: sizes are bounded by the limits below whatever the input is; after form_finish every node can
+// reach an end, no rule can call itself without a byte in between, and no counted repeat has a body that may be empty.
 
 #ifndef GRAMMAR_FORM_H
 #define GRAMMAR_FORM_H
@@ -98,7 +98,8 @@ int32_t form_loop_end(struct form *form, int32_t loop, int32_t body);
 // A loop with other counts and the same body and next, so that masks of places in it are shared.
 int32_t form_loop_like(struct form *form, int32_t loop, int32_t least, int32_t most);
 
-// An endless repeat: the node at which another round begins or `next` does. Build the body with it as what follows, then end it.
+// An endless repeat: the node at which another round begins or `next` does. Build the body with it as what follows,
+// then end it.
 int32_t form_star(struct form *form);
 int32_t form_star_end(struct form *form, int32_t star, int32_t body, int32_t next);
 
@@ -114,8 +115,8 @@ int32_t form_points(struct form *form, uint32_t first, uint32_t last, int32_t ne
 
 // ---- the end ---------------------------------------------------------------------------------------------------------------------
 
-// Checks and prunes. False with one line when the grammar allows nothing, when a rule is left-recursive (its name by name_of,
-// which may be NULL), when a counted repeat may be empty, or when the form has failed.
+// Checks and prunes. False with one line when the grammar allows nothing, when a rule is left-recursive (its name by
+// name_of, which may be NULL), when a counted repeat may be empty, or when the form has failed.
 bool form_finish(struct form *form, const char *(*name_of)(const void *user, int32_t rule), const void *user);
 
 static inline void form_set_add(struct form_set *set, int byte)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The end of building: what can never end is cut off, and what a matcher could not follow is refused. Everything here takes
-// time in proportion to the size of the form.
+// The end of building: what can never end is cut off, and what a matcher could not follow is refused. Everything here
+// takes time in proportion to the size of the form.
 
 #include "runtime/grammar/form.h"
 #include <stdlib.h>
 #include <string.h>
 
-// For each node, which nodes its answer depends on, turned around: edges from what was found out to who may learn from it.
+// For each node, which nodes its answer depends on, turned around: edges from what was found out to who may learn from
+// it.
 struct edges {
     int32_t *first; // [nodes + 1] into from
     int32_t *from;
@@ -151,8 +152,8 @@ static bool check_loops(struct check *c)
 
 // ---- left recursion ----------------------------------------------------------------------------------------------------------
 
-// The rules that rule r may begin with, before any byte, found on demand: an explicit stack of nodes that are to be looked at,
-// with marks that say in whose turn a node was seen. Nodes belong to one rule, so this is linear in all.
+// The rules that rule r may begin with, before any byte, found on demand: an explicit stack of nodes that are to be
+// looked at, with marks that say in whose turn a node was seen. Nodes belong to one rule, so this is linear in all.
 struct left {
     int32_t *stack, depth;
     int32_t *seen;  // [nodes] rule + 1

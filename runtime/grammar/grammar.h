@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Grammars that a reply must follow: JSON by a schema, any JSON object, a regular expression, a choice of texts, a grammar text,
-// a tool call. All are compiled to one form over bytes; after every token of the reply a mask says which tokens may come next.
+// Grammars that a reply must follow: JSON by a schema, any JSON object, a regular expression, a choice of texts, a
+// grammar text, a tool call. All are compiled to one form over bytes; after every token of the reply a mask says which
+// tokens may come next.
 //
-// Invariants: a token is allowed exactly when its bytes lead to a place from which the grammar can still end; end tokens are
-// allowed exactly where it may end; added tokens (special ones, markers of a chat) never, but where the grammar names them. Time
-// and memory are bounded whatever the grammar: what would exceed the bounds is refused or ends the one request.
+// Invariants: a token is allowed exactly when its bytes lead to a place from which the grammar can still end; end
+// tokens are allowed exactly where it may end; added tokens (special ones, markers of a chat) never, but where the
+// grammar names them. Time and memory are bounded whatever the grammar: what would exceed the bounds is refused or ends
+// the one request.
 //
 // Threads: any thread may compile, hold and release; one thread at a time (the engine's) may match with a grammar.
 
@@ -22,8 +24,9 @@ struct grammar_vocabulary;
 
 // ---- the vocabulary ------------------------------------------------------------------------------------------------------------
 
-// Makes the tree of all tokens' bytes, once at the start. vocabulary: ids that the model draws from (masks have a bit for each; ids that the tokenizer
-// does not know are never allowed). end: the ids that end a reply. tables must outlive it; the caller closes it after all grammars.
+// Makes the tree of all tokens' bytes, once at the start. vocabulary: ids that the model draws from (masks have a bit
+// for each; ids that the tokenizer does not know are never allowed). end: the ids that end a reply. tables must outlive
+// it; the caller closes it after all grammars.
 bool grammar_vocabulary_open(struct grammar_vocabulary **out, const struct tokenizer_tables *tables, int32_t vocabulary,
                              const int32_t *end, int end_count, struct error *error);
 void grammar_vocabulary_close(struct grammar_vocabulary *vocabulary); // NULL is allowed
@@ -36,8 +39,8 @@ const char *grammar_token(const struct grammar_vocabulary *vocabulary, int32_t i
 // ---- front ends ------------------------------------------------------------------------------------------------------------------
 // Each makes *out, which the caller releases, or fails with one line that says what is wrong and where.
 
-// A JSON value that meets a schema. A keyword that is not supported is an error that names it. Properties come in the order
-// of the schema, then additional ones.
+// A JSON value that meets a schema. A keyword that is not supported is an error that names it. Properties come in the
+// order of the schema, then additional ones.
 bool grammar_schema(struct grammar **out, const struct grammar_vocabulary *vocabulary, const json_t *schema,
                     struct error *error);
 // Any JSON object.
@@ -77,7 +80,8 @@ struct grammar_config {
     int32_t node, frame;
 };
 
-// Where a reply stands: everything that the grammar could be in the middle of. Plain data, to be copied with grammar_copy.
+// Where a reply stands: everything that the grammar could be in the middle of. Plain data, to be copied with
+// grammar_copy.
 struct grammar_state {
     int32_t count;
     struct grammar_config config[GRAMMAR_CONFIGS];
@@ -93,7 +97,8 @@ static inline void grammar_copy(struct grammar_state *to, const struct grammar_s
 // The place before the first token. lead: up to two line ends may come first, as they do after reasoning.
 bool grammar_begin(struct grammar *grammar, struct grammar_state *state, bool lead, struct error *error);
 
-// Takes a token. False when it is not allowed, or when the grammar is too ambiguous to follow; the state is then undefined.
+// Takes a token. False when it is not allowed, or when the grammar is too ambiguous to follow; the state is then
+// undefined.
 bool grammar_advance(struct grammar *grammar, struct grammar_state *state, int32_t token, struct error *error);
 // The same for bytes that need not be a token.
 bool grammar_advance_bytes(struct grammar *grammar, struct grammar_state *state, const char *bytes, size_t count,
@@ -101,8 +106,8 @@ bool grammar_advance_bytes(struct grammar *grammar, struct grammar_state *state,
 
 bool grammar_may_end(const struct grammar_state *state);
 
-// The tokens that may come next: one bit an id in words[mask_words(vocabulary)]. *count: how many; 0 is a dead end, for the
-// caller to report.
+// The tokens that may come next: one bit an id in words[mask_words(vocabulary)]. *count: how many; 0 is a dead end, for
+// the caller to report.
 bool grammar_mask(struct grammar *grammar, const struct grammar_state *state, uint32_t *words, int32_t *count,
                   struct error *error);
 

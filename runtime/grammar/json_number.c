@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Numbers between bounds: digit by digit, knowing whether the digits so far are still those of a bound. Magnitudes are built from
-// the last digit to the first; both signs of an interval are built apart.
+// Numbers between bounds: digit by digit, knowing whether the digits so far are still those of a bound. Magnitudes are
+// built from the last digit to the first; both signs of an interval are built apart.
 
 #include "runtime/grammar/json.h"
 #include <string.h>
@@ -69,7 +69,8 @@ static char part_digit(const struct decimal *d, int k)
     return strlen(d->part) > (size_t)k ? d->part[k] : '0';
 }
 
-// One digit between those of the bounds that the number is on; after[i][j]: what follows when it is still on low, on high.
+// One digit between those of the bounds that the number is on; after[i][j]: what follows when it is still on low, on
+// high.
 static int32_t digit(struct form *f, char low, char high, int on_low, int on_high, int32_t after[2][2])
 {
     int32_t all = -1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Masks: which tokens may come next. A place is cut into local places, one a base (the frame of the innermost call). Each local
-// place's list over the whole tree is made once; from the tree's nodes at which it is left, the walk goes on below its base.
-// Invariant: a token is marked exactly when following its bytes leaves some configuration.
+// Masks: which tokens may come next. A place is cut into local places, one a base (the frame of the innermost call).
+// Each local place's list over the whole tree is made once; from the tree's nodes at which it is left, the walk goes on
+// below its base. Invariant: a token is marked exactly when following its bytes leaves some configuration.
 
 #include "runtime/grammar/match.h"
 #include <stdlib.h>
@@ -22,7 +22,8 @@ struct based {
 
 // ---- cutting a place into local ones ---------------------------------------------------------------------------------------
 
-// The frame of the innermost call, and the stack above it over a hole; rounds that no token can count out are made alike.
+// The frame of the innermost call, and the stack above it over a hole; rounds that no token can count out are made
+// alike.
 static int32_t above(struct grammar *g, int32_t frame, int32_t *base)
 {
     int32_t chain[DEPTH_MOST + 2], depth = 0, local = FRAME_HOLE;

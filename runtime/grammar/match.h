@@ -2,10 +2,11 @@
 //
 // The inside of a grammar that is being matched.
 //
-// A place in a grammar is a set of configurations: a node that waits for a byte or a token, and a stack. Stacks are chains of
-// frames that exist once, so equal stacks have equal numbers. A mask depends on little of a stack: what a token can do before it
-// leaves the innermost rule is found once for that rule's part of the place (a `local` place, whose stacks end in FRAME_HOLE), and what it
-// does after leaving is followed from the ends that were found. So one list serves every string of every document.
+// A place in a grammar is a set of configurations: a node that waits for a byte or a token, and a stack. Stacks are
+// chains of frames that exist once, so equal stacks have equal numbers. A mask depends on little of a stack: what a
+// token can do before it leaves the innermost rule is found once for that rule's part of the place (a `local` place,
+// whose stacks end in FRAME_HOLE), and what it does after leaving is followed from the ends that were found. So one
+// list serves every string of every document.
 
 #ifndef GRAMMAR_MATCH_H
 #define GRAMMAR_MATCH_H
@@ -135,7 +136,8 @@ void frames_close(struct frames *frames);
 int32_t frames_find(struct grammar *grammar, struct frames *frames, int32_t node, int32_t least, int32_t most,
                     int32_t parent);
 
-// Begins a closure; then adds all configurations that (node, frame) stands for. False when the bounds are hit: grammar->failed.
+// Begins a closure; then adds all configurations that (node, frame) stands for. False when the bounds are hit:
+// grammar->failed.
 void collect_begin(struct collect *collect, struct grammar *grammar, struct frames *frames, struct grammar_config *out,
                    int32_t room);
 bool collect_add(struct collect *collect, int32_t node, int32_t frame);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Regular expressions: alternatives, groups, classes, repeats, anchors at the ends. What would need memory of what was matched
-// (back references, look-around, word boundaries) is refused by name.
+// Regular expressions: alternatives, groups, classes, repeats, anchors at the ends. What would need memory of what was
+// matched (back references, look-around, word boundaries) is refused by name.
 
 #include "runtime/grammar/tree.h"
 #include <string.h>

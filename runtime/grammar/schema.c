@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON schemas: the job, what a schema stands for, references. Each reference's target is one rule, so schemas may be recursive.
-// Invariant: what is built is a part of what the schema allows: where it leaves a choice that says nothing (the order of properties, ones
-// that are not named), one of them is taken.
+// JSON schemas: the job, what a schema stands for, references. Each reference's target is one rule, so schemas may be
+// recursive. Invariant: what is built is a part of what the schema allows: where it leaves a choice that says nothing
+// (the order of properties, ones that are not named), one of them is taken.
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/match.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Schemas made flat: references resolved, allOf and siblings merged into one schema of plain keywords. What cannot be merged
-// exactly is refused.
+// Schemas made flat: references resolved, allOf and siblings merged into one schema of plain keywords. What cannot be
+// merged exactly is refused.
 
 #include "runtime/grammar/schema.h"
 #include <stdlib.h>

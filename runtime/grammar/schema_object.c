@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects of a schema. Named properties come in the schema's order, those that are not required may be left out, additional ones
-// come last. Where properties are named and nothing is said of others, there are no others.
+// Objects of a schema. Named properties come in the schema's order, those that are not required may be left out,
+// additional ones come last. Where properties are named and nothing is said of others, there are no others.
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/tree.h"
@@ -94,6 +94,9 @@ static bool read_object(struct schema_job *job, const json_t *schema, struct obj
         return false;
     for (size_t i = 0; i < o->count; i++)
         required += o->properties[i].required;
+    // Names that come twice are one property, and a grammar cannot see that they are the same.
+    if (o->count == 0 && o->least > 1)
+        return schema_fail(job, "minProperties above 1 is not supported"), false;
     if (o->count == 0)
         return true;
     if (o->pattern)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects, arrays, strings and numbers of a schema. Anything larger than a few nodes is a rule of its own, so that masks of
-// equal places are shared.
+// Objects, arrays, strings and numbers of a schema. Anything larger than a few nodes is a rule of its own, so that
+// masks of equal places are shared.
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/tree.h"

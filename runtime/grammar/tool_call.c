@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tool calls in the dialects of chat templates: the markers as the tokens that the vocabulary has for them, a name that was
-// offered, arguments by the tool's schema.
+// Tool calls in the dialects of chat templates: the markers as the tokens that the vocabulary has for them, a name that
+// was offered, arguments by the tool's schema.
 
 #include "runtime/grammar/match.h"
 #include "runtime/grammar/schema.h"

@@ -54,8 +54,8 @@ enum tree_text { TREE_PLAIN, TREE_JSON };
 // The first node of what `node` stands for, followed by next. Anchors are refused.
 int32_t tree_build(struct tree *tree, int32_t node, enum tree_text text, int32_t next);
 
-// Parses a repeat sign at text[*at], if there is one: * + ? {m} {m,} {m,n}. Returns whether there was; false with the form
-// failed when it is wrong.
+// Parses a repeat sign at text[*at], if there is one: * + ? {m} {m,} {m,n}. Returns whether there was; false with the
+// form failed when it is wrong.
 bool tree_sign(struct tree *tree, const char *text, size_t bytes, size_t *at, int32_t *least, int32_t *most);
 
 // One code point of UTF-8 at text[*at]; ill-formed bytes fail the form.
@@ -63,8 +63,8 @@ uint32_t tree_point(struct tree *tree, const char *text, size_t bytes, size_t *a
 // The value of `digits` hexadecimal digits at text[*at].
 uint32_t tree_hex(struct tree *tree, const char *text, size_t bytes, size_t *at, int digits);
 
-// Builds what a regular expression matches, as a whole: ^ and $ may stand at its ends. search: ends without an anchor may have any text beside
-// them, as the keyword `pattern` has it.
+// Builds what a regular expression matches, as a whole: ^ and $ may stand at its ends. search: ends without an anchor
+// may have any text beside them, as the keyword `pattern` has it.
 int32_t regex_build(struct form *form, const char *pattern, size_t bytes, bool search, enum tree_text text,
                     int32_t next);
 

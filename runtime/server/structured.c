@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests to grammars; see structured.h. Kept grammars are found by the whole text that they were made of, and the ones that
-// were used longest ago go first.
+// Requests to grammars; see structured.h. Kept grammars are found by the whole text that they were made of, and the
+// ones that were used longest ago go first.
 
 #include "runtime/server/structured.h"
 
