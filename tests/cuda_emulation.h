@@ -276,7 +276,7 @@ static inline uint32_t __ballot_sync(uint32_t, bool vote)
     __syncwarp();
     return all;
 }
-#define __ffs(u) __builtin_ffs((int)(u))
+#define __ffs(u)           __builtin_ffs((int)(u))
 #define __popc(u)          __builtin_popcount(u)
 #define __fadd_rn(a, b)    ((a) + (b))
 #define __fsub_rn(a, b)    ((a) - (b))
@@ -330,6 +330,9 @@ static inline void wgmma_commit(void)
 template <int N> static inline void wgmma_wait(void)
 {
 }
+template <int N> static inline void wgmma_settle(float *)
+{
+}
 static inline void wgmma_publish(void)
 {
 }
@@ -376,7 +379,8 @@ static inline uint32_t half_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     float d[2]; // the products and sums that occur here are exact in fp32
     for (int i = 0; i < 2; i++)
-        d[i] = half_float(a >> 16 * i & 0xffffu) * half_float(b >> 16 * i & 0xffffu) + half_float(c >> 16 * i & 0xffffu);
+        d[i] =
+            half_float(a >> 16 * i & 0xffffu) * half_float(b >> 16 * i & 0xffffu) + half_float(c >> 16 * i & 0xffffu);
     return half_pack(d[0], d[1]);
 }
 static inline uint32_t half_mul(uint32_t a, uint32_t b)

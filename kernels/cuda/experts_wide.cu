@@ -3,7 +3,7 @@
 // experts_up_args and experts_down_args, prompt class, on warpgroups: tiles of an expert's pairs by 128 outputs (gated: 64 of gate
 // and up).
 //
-// Invariant: see wide.cuh and experts_prompt.cuh. A tile's products are cut to the least of 32, 64, 96, 128 rows that holds it.
+// Invariant: see wide.cuh and experts_prompt.cuh. A tile's products are cut to the least of 64, 96, 128 rows that holds it.
 
 #include "kernels/cuda/experts_prompt.cuh"
 #include "kernels/cuda/wide.cuh"
@@ -21,8 +21,6 @@ template <class CODE> struct expert_nt {
 // do_it.run<USED>() with the least that holds count rows.
 template <int NT, class DO> __device__ __forceinline__ void with_used(int count, DO do_it)
 {
-    if (count <= 32)
-        return do_it.template run<4>();
     if (count <= 64 || NT <= 8)
         return do_it.template run<8>();
     if constexpr (NT > 8) {
@@ -59,14 +57,6 @@ __device__ __forceinline__ void expert_roles(const wide_tile<CODE, expert_nt<COD
     }
 }
 
-// The lane's four outputs of row c of rows 8 n + 2 (lane % 4).
-template <int USED> __device__ __forceinline__ void four_of(const float acc[2][USED * 4], int n, int c, float *v)
-{
-#pragma unroll
-    for (int o = 0; o < 4; o++)
-        v[o] = acc[o >> 1][n * 4 + (o & 1) * 2 + c];
-}
-
 // Warps of even number have gate, of odd number up, of the same pair of panels.
 template <class CODE> struct expert_up_work {
     enum { NT = expert_nt<CODE>::N };
@@ -93,46 +83,32 @@ template <class CODE> struct expert_up_work {
 
     template <int USED> __device__ __forceinline__ void run(void) const
     {
-        const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, pair = pair_of(warp);
-        const bool gate = gate_of(warp), live = pair * 32 < a.inner;
-        const struct weight &w = gate ? a.gate : a.up;
-        const float factor = w.global ? w.global[expert] : 1.0f;
+        const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         float acc[2][USED * 4];
-        float *exchange = (float *)tile.memory + warp / 2 * (USED * 8 * 32) + lane;
         wide_run<CODE, NT, 1, 1, USED>(tile, place_of(warp, lane), acc);
-        barrier_some(1, 128); // the gates go where the stages were
-#pragma unroll
-        for (int n = 0; n < USED; n++)
+        wide_park<CODE, NT, 1, 1, USED>(tile, acc);
+        barrier_some(1, 128);
+        // Gated: the two warps of a pair share its rows.
+        const int pair = pair_of(warp), o = lane % 8 * 4, sharing = gated ? 2 : 1;
+        if (pair * 32 >= a.inner)
+            return;
+        const float up = a.up.global ? a.up.global[expert] : 1.0f;
+        const float gate = gated && a.gate.global ? a.gate.global[expert] : 1.0f;
+        const float *gates = wide_parking(tile, warp / 2 * 2), *ups = wide_parking(tile, gated ? warp | 1 : warp);
+#pragma unroll 1
+        for (int r = (gated ? warp % 2 * 4 : 0) + lane / 8; r < count; r += 4 * sharing) {
+            const float scale = wide_code<CODE>::HALF ? plan.x.scale[tile.rows[r]] : 1.0f;
+            const float4 sum = *(const float4 *)(ups + r * PARKED + o),
+                         other = *(const float4 *)(gates + r * PARKED + o);
+            const float u[4] = {sum.x, sum.y, sum.z, sum.w}, g[4] = {other.x, other.y, other.z, other.w};
+            float v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int row = tile.rows[n * 8 + sum_row(i, lane)];
-                const float scale = wide_code<CODE>::HALF && row >= 0 ? factor * plan.x.scale[row] : factor;
-#pragma unroll
-                for (int t = 0; t < 2; t++) {
-                    acc[t][n * 4 + i] *= scale;
-                    if (gate)
-                        exchange[((t * USED + n) * 4 + i) * 32] = activate(acc[t][n * 4 + i], ACT_SILU);
-                }
+                v[i] = u[i] * (up * scale);
+                v[i] = gated ? activate(g[i] * (gate * scale), ACT_SILU) * v[i] : activate(v[i], a.activation);
             }
-        barrier_some(1, 128);
-        if (gate || !live)
-            return;
-#pragma unroll
-        for (int n = 0; n < USED; n++)
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const int r = n * 8 + sum_row(c, lane);
-                if (r >= count)
-                    continue;
-                float v[4];
-#pragma unroll
-                for (int o = 0; o < 4; o++) {
-                    const int i = n * 4 + (o & 1) * 2 + c, t = o >> 1;
-                    v[o] = gated ? exchange[(t * USED * 4 + i) * 32] * acc[t][i] : activate(acc[t][i], a.activation);
-                }
-                store_four(a.h + (int64_t)pairs[r] * a.inner, pair * 32 + sum_output(0, lane), a.inner,
-                           plan.aligned != 0, v);
-            }
+            store_four(a.h + (int64_t)pairs[r] * a.inner, pair * 32 + o, a.inner, plan.aligned != 0, v);
+        }
     }
 };
 
@@ -173,26 +149,22 @@ template <class CODE> struct expert_down_work {
     template <int USED> __device__ __forceinline__ void run(void) const
     {
         const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, pair = blockIdx.y * 4 + warp;
-        const float factor = a.down.global ? a.down.global[expert] : 1.0f;
         float acc[2][USED * 4];
         wide_run<CODE, NT, 1, 1, USED>(tile, place_of(warp, lane), acc);
+        wide_park<CODE, NT, 1, 1, USED>(tile, acc);
         if (pair * 32 >= a.n)
             return;
-#pragma unroll
-        for (int n = 0; n < USED; n++)
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const int r = n * 8 + sum_row(c, lane);
-                if (r >= count)
-                    continue;
-                const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[pairs[r]] : factor;
-                float v[4];
-                four_of<USED>(acc, n, c, v);
-#pragma unroll
-                for (int o = 0; o < 4; o++)
-                    v[o] *= scale;
-                store_four(a.y + (int64_t)pairs[r] * a.n, pair * 32 + sum_output(0, lane), a.n, plan.aligned != 0, v);
-            }
+        __syncwarp();
+        const float factor = a.down.global ? a.down.global[expert] : 1.0f;
+        const float *sums = wide_parking(tile, warp);
+        const int o = lane % 8 * 4;
+#pragma unroll 1
+        for (int r = lane / 8; r < count; r += 4) {
+            const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[pairs[r]] : factor;
+            const float4 sum = *(const float4 *)(sums + r * PARKED + o);
+            const float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+            store_four(a.y + (int64_t)pairs[r] * a.n, pair * 32 + o, a.n, plan.aligned != 0, v);
+        }
     }
 };
 
@@ -230,8 +202,6 @@ cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *a
         if constexpr (wide_code<CODE>::AVAILABLE) {
             constexpr int NT = expert_nt<CODE>::N;
             const dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts, NT * 8), (pairs + each - 1) / each);
-            static_assert(2 * NT * 8 * 32 * 4 <= wide_shape<CODE, NT, 1, 1>::STAGES * wide_shape<CODE, NT, 1, 1>::STAGE,
-                          "gates are handed over where the stages were");
             error = launch(stream, grid, dim3(256), (size_t)(wide_shape<CODE, NT, 1, 1>::BYTES),
                            experts_up_wide_kernel<CODE>, *args, plan);
         }

@@ -119,7 +119,7 @@ template <int SHARE> DEVICE void long_step(float (*s)[SHARE], const struct long_
 }
 
 // The tree of state_sum_one(), then the store of a row's outputs, a head by each of the first threads that share the column.
-template <int SHARE> DEVICE void long_store(float *y, const float *out, int32_t part, int32_t dv)
+template <int SHARE> DEVICE void long_store(float *y, const float *out, int32_t part, int32_t dv, bool live)
 {
     float mine = 0;
 #pragma unroll
@@ -130,8 +130,36 @@ template <int SHARE> DEVICE void long_store(float *y, const float *out, int32_t 
             x = __fadd_rn(x, __shfl_xor_sync(WHOLE_WARP, x, step));
         mine = part == h ? x : mine;
     }
-    if (part < SHARE)
+    if (live && part < SHARE)
         y[(int64_t)part * dv] = mine;
+}
+
+// The rows, a stage after the other; the next row is taken, and the sums of the row before are finished, while one is worked on.
+template <int SHARE>
+DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source *from, float (*s)[SHARE], int32_t rows,
+                      float *y, int64_t ldy, int32_t dv)
+{
+    const int32_t part = threadIdx.x % STATE_PARTS, column = (int32_t)threadIdx.x / STATE_PARTS;
+    struct long_row<SHARE> row, next;
+    float out[SHARE] = {};
+    long_fetch<SHARE>(&stages[0], from, 0, rows < LONG_ROWS ? rows : LONG_ROWS, dv);
+    for (int32_t first = 0, which = 0; first < rows; first += LONG_ROWS, which ^= 1) {
+        const int32_t left = rows - first, n = left < LONG_ROWS ? left : LONG_ROWS, after = left - n;
+        __pipeline_wait_prior(0);
+        __syncthreads(); // the stage is there, and all are done with the other
+        if (after > 0)
+            long_fetch<SHARE>(&stages[which ^ 1], from, first + n, after < LONG_ROWS ? after : LONG_ROWS, dv);
+        const struct long_stage<SHARE> *stage = &stages[which];
+        long_take<SHARE>(&next, stage, 0, part, column);
+#pragma unroll 2
+        for (int32_t t = 0; t < n; t++) {
+            row = next;
+            long_take<SHARE>(&next, stage, (t + 1) % LONG_ROWS, part, column);
+            long_store<SHARE>(y + (int64_t)(first + t - 1) * ldy, out, part, dv, first + t > 0);
+            long_step<SHARE>(s, &row, out);
+        }
+    }
+    long_store<SHARE>(y + (int64_t)(rows - 1) * ldy, out, part, dv, true);
 }
 
 template <int SHARE>
@@ -157,7 +185,6 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
 #pragma unroll
         for (int n = 0; n < LONG_PER; n++)
             s[n][h] = home[((int64_t)h * a.dk + state_element(n, part)) * a.dv];
-    struct long_row<SHARE> row, next;
     if (fold) { // rows of the last window, at most as many as a stage holds
         const float *saved = gdn_saved(&a, lane);
         const struct long_source from = {saved + (int64_t)key * a.dk,
@@ -167,6 +194,7 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
                                          saved + keys + values + a.nv + key * SHARE,
                                          gdn_saved_width(&a),
                                          gdn_saved_width(&a)};
+        struct long_row<SHARE> row;
         for (int32_t r = 0; r < fold; r++) {
             __syncthreads();
             long_fetch<SHARE>(&stages[0], &from, r, 1, a.dv);
@@ -185,31 +213,8 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
                                      prepared + 2 * keys + a.nv + key * SHARE,
                                      gdn_prepared_width(&a),
                                      a.ldc};
-    const auto fetch = [&](int32_t stage) {
-        const int32_t at = stage * LONG_ROWS, n = rows - at < LONG_ROWS ? rows - at : LONG_ROWS;
-        if (n > 0)
-            long_fetch<SHARE>(&stages[stage % 2], &from, at, n, a.dv);
-    };
-    fetch(0);
-    __pipeline_wait_prior(0);
-    __syncthreads();
-    fetch(1);
-    long_take<SHARE>(&next, &stages[0], 0, part, column);
-    float *y = a.y + top * a.ldy + (int64_t)key * SHARE * a.dv + first + column;
-#pragma unroll 2
-    for (int32_t t = 0; t < rows; t++) {
-        row = next;
-        if ((t + 1) % LONG_ROWS == 0) { // all have taken the last row of the stage
-            __pipeline_wait_prior(0);
-            __syncthreads();
-            fetch((t + 1) / LONG_ROWS + 1);
-        }
-        long_take<SHARE>(&next, &stages[(t + 1) / LONG_ROWS % 2], (t + 1) % LONG_ROWS, part, column);
-        if (t > 0) // the sums of the row before, while this one begins
-            long_store<SHARE>(y + (int64_t)(t - 1) * a.ldy, out, part, a.dv);
-        long_step<SHARE>(s, &row, out);
-    }
-    long_store<SHARE>(y + (int64_t)(rows - 1) * a.ldy, out, part, a.dv);
+    long_scan<SHARE>(stages, &from, s, rows, a.y + top * a.ldy + (int64_t)key * SHARE * a.dv + first + column, a.ldy,
+                     a.dv);
 #pragma unroll
     for (int h = 0; h < SHARE; h++)
 #pragma unroll

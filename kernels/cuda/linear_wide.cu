@@ -65,44 +65,52 @@ __device__ __forceinline__ float wide_row_scale(float most)
     return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
 }
 
+// The largest magnitude of a row, by the TEAM threads that share it, of which t is one; space: 8 floats of shared memory.
+template <int TEAM>
+__device__ __forceinline__ float wide_row_most(const float *row, int k, int items, bool aligned, bool live, int t,
+                                               float *space)
+{
+    float top = 0;
+    for (int item = t; live && item < items; item += TEAM) {
+        float v[8];
+        load_eight(row, item * 8, k, aligned, v);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            top = fmaxf(top, fabsf(v[i]));
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+    if (TEAM > 32) {
+        space[threadIdx.x / 32] = top;
+        __syncthreads();
+        for (int i = 0; i < 8; i++)
+            top = fmaxf(top, space[i]);
+    }
+    return top;
+}
+
 // TEAM threads a row, of which each takes eight k at a time.
 template <bool HALF, int TEAM>
 __global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pass, int multiple, const float *x,
                                                            int64_t ldx, int k, int aligned, int parts, wide_rows to)
 {
-    __shared__ float most[8];
+    __shared__ float space[8];
     pdl_trigger();
     pdl_wait();
     const int t = threadIdx.x % TEAM, l = t & 3, items = to.blocks * 4;
     const int64_t r = (int64_t)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, rows = (int64_t)pass->rows * multiple;
     const bool live = r < rows;
+    uint16_t *sums = (uint16_t *)(to.sums + r * to.sum_bytes);
     float scale = 1;
     if (HALF) {
-        float top = 0;
-        for (int item = t; live && item < items; item += TEAM) {
-            float v[8];
-            load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                top = fmaxf(top, fabsf(v[i]));
-        }
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2)
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-        if (TEAM > 32) {
-            most[threadIdx.x / 32] = top;
-            __syncthreads();
-            for (int i = 0; i < 8; i++)
-                top = fmaxf(top, most[i]);
-        }
-        scale = wide_row_scale(top);
+        scale = wide_row_scale(wide_row_most<TEAM>(x + r * ldx, k, items, aligned != 0, live, t, space));
         if (live && t == 0)
             to.scale[r] = 1.0f / scale;
     }
     for (int item = t; item - t < items; item += TEAM) { // whole warps, for the shuffles
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         const bool mine = live && item < items;
-        uint32_t w[4];
         if (mine)
             load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
         if (HALF) {
@@ -113,10 +121,11 @@ __global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pa
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             if (mine && l == 0)
-                *(uint16_t *)(to.sums + r * to.sum_bytes + (item >> 2) * 2) = (uint16_t)half_pack(sum, 0);
+                sums[item >> 2] = (uint16_t)half_pack(sum, 0);
         }
         unsigned char *place = to.data + (r * to.blocks * 4 + item) * 16;
         for (int p = 0; p < parts; p++) {
+            uint32_t w[4];
             wide_pairs<HALF>(v, w);
             const uint4 all = turned(w, l);
             if (mine)
@@ -125,7 +134,7 @@ __global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pa
     }
     if (HALF && live)
         for (int b = to.blocks + t; b < to.sum_bytes / 2; b += TEAM)
-            *(uint16_t *)(to.sums + r * to.sum_bytes + b * 2) = 0;
+            sums[b] = 0;
 }
 
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
@@ -181,25 +190,26 @@ __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a
     const wide_pair found = wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + warp);
     float acc[2][NT * 4];
     wide_run<CODE, NT, PARTS, GROUPS, NT>(tile, wide_place_of(a, plan, found, lane), acc);
+    wide_park<CODE, NT, PARTS, GROUPS, NT>(tile, acc);
     if (found.part < 0)
         return;
+    __syncwarp();
     const linear_part &part = a.part[found.part];
     const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
+    const float *sums = wide_parking(tile, warp);
+    const int o = lane % 8 * 4;
+#pragma unroll 1
+    for (int r = lane / 8; r < SHAPE::ROWS && r < rows; r += 4) {
+        const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[first + r] : factor;
+        const float4 sum = *(const float4 *)(sums + r * PARKED + o);
+        float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+        if (part.activation != ACT_NONE)
 #pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const int r = n * 8 + sum_row(c, lane);
-            if (r >= rows)
-                continue;
-            const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[first + r] : factor;
-            float v[4];
-#pragma unroll
-            for (int o = 0; o < 4; o++)
-                v[o] = activate(acc[o >> 1][n * 4 + (o & 1) * 2 + c] * scale, part.activation);
-            store_four(part.y + (int64_t)(first + r) * part.ldy, found.pair * 32 + sum_output(0, lane), part.w.n,
-                       plan.aligned >> found.part & 1, v);
-        }
+            for (int i = 0; i < 4; i++)
+                v[i] = activate(v[i], part.activation);
+        store_four(part.y + (int64_t)(first + r) * part.ldy, found.pair * 32 + o, part.w.n,
+                   plan.aligned >> found.part & 1, v);
+    }
 }
 
 template <class CODE, int NT, int PARTS, int GROUPS>

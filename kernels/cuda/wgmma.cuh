@@ -74,6 +74,14 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 #endif
 }
+// Waits for all, and keeps every later use of the N sums d behind the wait.
+template <int N> __device__ __forceinline__ void wgmma_settle(float *d)
+{
+    wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
 // Makes what this thread wrote to shared memory visible to products that start after the next barrier.
 __device__ __forceinline__ void wgmma_publish(void)
 {

@@ -63,7 +63,7 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
     static constexpr int ROWS = NT * 8, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 128, PLANE = ROWS * 128;
     static constexpr int WEIGHTS_AT = PARTS * PLANE;
     static constexpr int STAGE = (WEIGHTS_AT + 2 * WARPS * CODE::BLOCK_BYTES + 1023) / 1024 * 1024;
-    static constexpr int ROOM = (GROUPS == 1 && PARTS == 1 ? 110 : 220) * 1024 / STAGE;
+    static constexpr int ROOM = (GROUPS == 1 && PARTS == 1 ? 108 : 220) * 1024 / STAGE;
     static constexpr int BLOCKS = GROUPS == 1 && PARTS == 1 ? 2 : 1; // that share a multiprocessor
     static constexpr int REGISTERS = GROUPS == 1 ? 216 : 232; // of a thread that multiplies, where COPY_REGISTERS copy
     static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 8 ? 8 : ROOM;
@@ -256,7 +256,8 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
                 wide_release<CODE, NT, PARTS, GROUPS>(tile, s - 1);
         }
         if constexpr (FOLD != 0) {
-            wgmma_wait<0>();
+            wgmma_settle<USED * 4>(fresh[0]);
+            wgmma_settle<USED * 4>(fresh[1]);
             wide_fold<CODE, USED>(code, fresh, acc);
         }
     }
@@ -280,10 +281,38 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
         }
     }
 #pragma unroll
-    for (int t = 0; t < 2; t++)
+    for (int t = 0; t < 2; t++) {
+        wgmma_settle<USED * 4>(acc[t]);
 #pragma unroll
         for (int i = 0; i < USED * 4; i++)
             acc[t][i] *= WIDE::factor();
+    }
+}
+
+// Where a warp's sums wait for their rows: row by row, so that few instructions, in a loop, finish and store them.
+enum { PARKED = 36 }; // floats a row of 32 outputs
+
+template <class CODE, int NT, int PARTS, int GROUPS>
+__device__ __forceinline__ float *wide_parking(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int warp)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    static_assert(SHAPE::WARPS * SHAPE::ROWS * PARKED * 4 <= SHAPE::STAGES * SHAPE::STAGE, "sums go where stages were");
+    return (float *)tile.memory + warp * (SHAPE::ROWS * PARKED);
+}
+
+// Puts the warp's sums there, when all warps that multiply are done with the stages.
+template <class CODE, int NT, int PARTS, int GROUPS, int USED>
+__device__ __forceinline__ void wide_park(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, const float acc[2][USED * 4])
+{
+    const int lane = threadIdx.x & 31;
+    float *to = wide_parking(tile, threadIdx.x >> 5) + sum_output(0, lane);
+    barrier_some(1, wide_shape<CODE, NT, PARTS, GROUPS>::WARPS * 32);
+#pragma unroll
+    for (int n = 0; n < USED; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            *(float4 *)(to + (n * 8 + sum_row(c, lane)) * PARKED) =
+                make_float4(acc[0][n * 4 + c], acc[0][n * 4 + 2 + c], acc[1][n * 4 + c], acc[1][n * 4 + 2 + c]);
 }
 
 #endif
