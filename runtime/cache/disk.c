@@ -401,6 +401,8 @@ bool disk_write_goes_on(struct disk *d)
         return true;
     if (stage == TRANSFER_DONE)
         add_written(d);
+    else if (stage == TRANSFER_BAD && t->error.text[0]) // empty: it was given up
+        fprintf(stderr, "prompt cache: %s; the prompt will be read again\n", t->error.text);
     free(t->ids);
     t->ids = NULL;
     return false;
