@@ -260,18 +260,35 @@ static void anchor(struct tree *t, int32_t sequence, bool search)
         tree_adopt(t, sequence, any);
 }
 
+// Parses the whole pattern and takes its anchors off; its node, or -1. The caller closes p->tree.
+static int32_t parse(struct parser *p, struct form *f, bool search)
+{
+    tree_open(&p->tree, f);
+    const int32_t all = alternatives(p);
+    if (!f->failed && p->at < p->bytes)
+        fail(p, ") without (");
+    for (int32_t s = all >= 0 && !f->failed ? p->tree.nodes[all].child : -1; s >= 0 && !f->failed;) {
+        anchor(&p->tree, s, search);
+        s = p->tree.nodes[s].sibling;
+    }
+    return f->failed ? -1 : all;
+}
+
+bool regex_lengths(struct form *f, const char *pattern, size_t bytes, bool search, int64_t *least, int64_t *most)
+{
+    struct parser p = {.text = pattern, .bytes = bytes};
+    const int32_t all = parse(&p, f, search);
+    if (all >= 0)
+        tree_lengths(&p.tree, all, least, most);
+    tree_close(&p.tree);
+    return all >= 0;
+}
+
 int32_t regex_build(struct form *f, const char *pattern, size_t bytes, bool search, enum tree_text text, int32_t next)
 {
     struct parser p = {.text = pattern, .bytes = bytes};
-    tree_open(&p.tree, f);
-    const int32_t all = alternatives(&p);
-    if (!f->failed && p.at < bytes)
-        fail(&p, ") without (");
-    for (int32_t s = all >= 0 && !f->failed ? p.tree.nodes[all].child : -1; s >= 0 && !f->failed;) {
-        anchor(&p.tree, s, search);
-        s = p.tree.nodes[s].sibling;
-    }
-    const int32_t first = f->failed ? -1 : tree_build(&p.tree, all, text, next);
+    const int32_t all = parse(&p, f, search);
+    const int32_t first = all < 0 ? -1 : tree_build(&p.tree, all, text, next);
     tree_close(&p.tree);
     return first;
 }

@@ -47,34 +47,47 @@ static int32_t quoted(struct schema_job *job, const char *pattern, size_t bytes,
     return form_call(f, rule, next);
 }
 
-static int32_t formatted(struct schema_job *job, const char *name, int32_t next)
+// The expression of a string that is not of any text: of its pattern, or its format's. NULL: there is none, or failed.
+static const char *expression(struct schema_job *job, const json_t *schema, size_t *bytes, bool *search)
 {
+    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
+    const char *name = json_string_value(format);
+    *bytes = json_string_length(pattern);
+    *search = pattern != NULL;
+    if (pattern && !json_is_string(pattern))
+        schema_fail(job, "pattern must be a text");
+    if (pattern || !format)
+        return json_string_value(pattern);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (name && !strcmp(name, formats[i].name))
-            return formats[i].pattern[0] ? quoted(job, formats[i].pattern, strlen(formats[i].pattern), false, next)
-                                         : jform_string(&job->json, next);
-    return schema_fail(job, "format \"%.60s\" is not supported", name ? name : "");
+        if (name && !strcmp(name, formats[i].name)) {
+            *bytes = strlen(formats[i].pattern);
+            return formats[i].pattern[0] ? formats[i].pattern : NULL;
+        }
+    schema_fail(job, "format \"%.60s\" is not supported", name ? name : "");
+    return NULL;
 }
 
 int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next)
 {
-    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
     const int32_t least = schema_count(job, schema, "minLength", 0);
     const int32_t most = schema_count(job, schema, "maxLength", FORM_ENDLESS);
-    const bool length = least > 0 || most != FORM_ENDLESS;
+    size_t bytes;
+    bool search;
+    int64_t low, high;
+    const char *text = expression(job, schema, &bytes, &search);
     if (job->form->failed)
         return -1;
-    if ((pattern != NULL) + (format != NULL) + length > 1)
-        return schema_fail(job, "of pattern, format and a length only one is supported for a string");
-    if (format)
-        return formatted(job, json_string_value(format), next);
-    if (pattern && !json_is_string(pattern))
-        return schema_fail(job, "pattern must be a text");
-    if (pattern)
-        return quoted(job, json_string_value(pattern), json_string_length(pattern), true, next);
-    if (!length)
+    if (json_object_get(schema, "pattern") && json_object_get(schema, "format"))
+        return schema_fail(job, "pattern beside format is not supported");
+    if (!text && least == 0 && most == FORM_ENDLESS)
         return jform_string(&job->json, next);
-    return jform_length(&job->json, least, most, next);
+    if (!text)
+        return jform_length(&job->json, least, most, next);
+    // A length beside an expression must follow from it.
+    if ((least > 0 || most != FORM_ENDLESS) &&
+        (!regex_lengths(job->form, text, bytes, search, &low, &high) || low < least || high > most))
+        return schema_fail(job, "minLength and maxLength are supported only where the pattern or format keeps them");
+    return quoted(job, text, bytes, search, next);
 }
 
 // ---- numbers ---------------------------------------------------------------------------------------------------------------

@@ -236,6 +236,35 @@ int32_t tree_build(struct tree *t, int32_t node, enum tree_text text, int32_t ne
     }
 }
 
+// ---- lengths ---------------------------------------------------------------------------------------------------------------
+
+static int64_t at_most(int64_t x)
+{
+    return x < FORM_ENDLESS ? x : FORM_ENDLESS;
+}
+
+void tree_lengths(const struct tree *t, int32_t node, int64_t *least, int64_t *most)
+{
+    const struct tree_node *n = &t->nodes[node];
+    int64_t low, high;
+    *least = *most = n->kind == TREE_POINTS;
+    if (n->kind == TREE_CALL)
+        *most = FORM_ENDLESS;
+    for (int32_t child = n->child; child >= 0; child = t->nodes[child].sibling) {
+        tree_lengths(t, child, &low, &high);
+        if (n->kind == TREE_ALT) {
+            *least = child == n->child || low < *least ? low : *least;
+            *most = high > *most ? high : *most;
+        } else if (n->kind == TREE_CAT) {
+            *least = at_most(*least + low);
+            *most = at_most(*most + high);
+        } else if (n->kind == TREE_REPEAT) {
+            *least = at_most(low * n->least);
+            *most = high == 0 || n->most == 0 ? 0 : n->most == FORM_ENDLESS ? FORM_ENDLESS : at_most(high * n->most);
+        }
+    }
+}
+
 // ---- what both texts have in common --------------------------------------------------------------------------------------------
 
 static int32_t number(struct tree *t, const char *text, size_t bytes, size_t *at)

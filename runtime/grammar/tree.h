@@ -54,6 +54,9 @@ enum tree_text { TREE_PLAIN, TREE_JSON };
 // The first node of what `node` stands for, followed by next. Anchors are refused.
 int32_t tree_build(struct tree *tree, int32_t node, enum tree_text text, int32_t next);
 
+// The characters that a match of `node` has, at least and at most (FORM_ENDLESS: any number).
+void tree_lengths(const struct tree *tree, int32_t node, int64_t *least, int64_t *most);
+
 // Parses a repeat sign at text[*at], if there is one: * + ? {m} {m,} {m,n}. Returns whether there was; false with the
 // form failed when it is wrong.
 bool tree_sign(struct tree *tree, const char *text, size_t bytes, size_t *at, int32_t *least, int32_t *most);
@@ -62,6 +65,9 @@ bool tree_sign(struct tree *tree, const char *text, size_t bytes, size_t *at, in
 uint32_t tree_point(struct tree *tree, const char *text, size_t bytes, size_t *at);
 // The value of `digits` hexadecimal digits at text[*at].
 uint32_t tree_hex(struct tree *tree, const char *text, size_t bytes, size_t *at, int digits);
+
+// The characters that a match has, as tree_lengths; false: the form has failed.
+bool regex_lengths(struct form *form, const char *pattern, size_t bytes, bool search, int64_t *least, int64_t *most);
 
 // Builds what a regular expression matches, as a whole: ^ and $ may stand at its ends. search: ends without an anchor
 // may have any text beside them, as the keyword `pattern` has it.
