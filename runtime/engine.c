@@ -199,19 +199,21 @@ static bool open_pool(struct engine *e, struct error *error)
     if (device_apart && !e->options.pool_pages && fits < p->page_count) {
         if (fits < e->sizes.lane_pages + (int64_t)p->run_pages)
             return too_large(e, room, error);
-        if (!e->options.quiet)
-            fprintf(stderr,
-                    "the pool has %lld pages of %d positions, what the card has left; %u would hold %d whole "
-                    "contexts%s, so "
-                    "long streams may wait for each other\n",
-                    (long long)fits, e->options.page, p->page_count, e->lanes,
-                    e->sizes.cache_pages ? " and the prompt cache" : "");
+        if (!e->options.quiet && fits < e->sizes.pages)
+            fprintf(
+                stderr,
+                "the pool has %lld pages of %d positions, what the card has left; %u would hold %d whole contexts, so "
+                "long streams may wait for each other\n",
+                (long long)fits, e->options.page, e->sizes.pages, e->lanes);
         p->page_count = (uint32_t)fits;
         p->pages = fits * p->page_bytes;
         // Kept states then lie in pages that streams may claim back, so one stream's are all that must be left to them.
         const int64_t most = fits - e->sizes.lane_pages - p->run_pages;
         if (e->sizes.cache_pages > most)
             e->sizes.cache_pages = most > p->run_pages ? (uint32_t)most : 0;
+        if (!e->options.quiet && e->options.cache_bytes)
+            fprintf(stderr, "the prompt cache has up to %.2f GiB of those, as far as streams leave them\n",
+                    (double)(e->sizes.cache_pages * p->page_bytes) / (1 << 30));
     }
     return pages_open(&e->pages, p->page_count, (uint32_t)e->lanes * p->run_pages, p->page_bytes,
                       page_order(e->options.page_order), error) &&

@@ -42,7 +42,7 @@ struct engine_options {
     bool quiet;             // no progress and start-up lines on stderr
 
     int64_t cache_bytes;      // what kept prompt states may take beside the lanes; 0: no prompt cache;
-                              // negative: as much as the lanes, at most 16 GiB
+                              // negative: 16 GiB, on a CPU no more than the lanes take
     const char *cache_disk;   // folder of kept states that outlive the process; NULL: none
     int64_t cache_disk_bytes; // what that folder may take; 0: 16 GiB
     int cache_interval;       // positions between states of a long prompt; 0: by the size of a state

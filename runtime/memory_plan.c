@@ -56,7 +56,7 @@ static bool choose_pool(struct memory_plan *p, const struct memory_request *r, s
 // Whole pages within the budget; at least one state of one page must fit.
 static bool choose_cache(struct memory_plan *p, const struct memory_request *r, struct error *error)
 {
-    const int64_t lanes = p->pages * p->page_bytes, own = lanes < CACHE_MOST ? lanes : CACHE_MOST;
+    const int64_t lanes = p->pages * p->page_bytes, own = device_apart || lanes > CACHE_MOST ? CACHE_MOST : lanes;
     const int64_t pages = (r->cache_bytes < 0 ? own : r->cache_bytes) / p->page_bytes;
     const int64_t least = (int64_t)p->run_pages + 1;
     if (r->cache_bytes == 0 || (r->cache_bytes < 0 && pages < least))

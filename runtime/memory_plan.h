@@ -17,7 +17,7 @@ struct memory_request {
     int context, lanes, page, threads; // 0: the defaults
     int pool_pages;                    // 0: every lane can hold a whole context
     const char *kv_cache;              // NULL: the target's default
-    int64_t cache_bytes;               // of kept prompt states; 0: none; negative: as the lanes', at most 16 GiB
+    int64_t cache_bytes; // of kept prompt states; 0: none; negative: 16 GiB, and on a CPU no more than the lanes'
 };
 
 struct memory_plan {
