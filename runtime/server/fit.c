@@ -79,20 +79,37 @@ static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t
                      plan.context, takes, left);
 }
 
+// Kept states where nobody said how much they may take: what the streams leave, down to nothing.
+static int64_t spare_cache(const struct engine_options *o, int lanes, int64_t budget)
+{
+    struct memory_plan plan;
+    if (!plan_of(&plan, o, lanes, NULL))
+        return 0;
+    const int64_t room = budget - (need(&plan) - plan.cache_bytes);
+    const int64_t bytes = room < plan.cache_bytes ? room : plan.cache_bytes;
+    return bytes >= (plan.run_pages + 1ll) * plan.page_bytes ? bytes : 0;
+}
+
 bool fit_lanes(struct engine_options *options, int wanted, struct error *error)
 {
     struct memory_plan plan;
+    struct engine_options bare = *options;
+    const bool spare = options->cache_bytes < 0 && !device_apart; // a device of its own: engine_open sees what is left
     if (wanted > model.lanes)
         return error_set(error, "--parallel: this build has 1 to %d lanes, found %d; make LANES=%d builds more",
                          model.lanes, wanted, wanted);
     const int64_t free_bytes = device_free_bytes();
     const int64_t budget = free_bytes < 0 ? INT64_MAX : (int64_t)((double)free_bytes * (1 - RESERVE));
-    if (!plan_of(&plan, options, wanted ? wanted : model.lanes, error))
+    if (spare)
+        bare.cache_bytes = 0;
+    if (!plan_of(&plan, &bare, wanted ? wanted : model.lanes, error))
         return false;
-    const int fits = most_lanes(options, wanted ? wanted : model.lanes, budget);
+    const int fits = most_lanes(&bare, wanted ? wanted : model.lanes, budget);
     if (fits < (wanted ? wanted : 1))
-        return refuse(options, wanted ? wanted : 1, fits, free_bytes, error);
+        return refuse(&bare, wanted ? wanted : 1, fits, free_bytes, error);
     options->lanes = fits;
+    if (spare)
+        options->cache_bytes = spare_cache(options, fits, budget);
     if (!plan_of(&plan, options, fits, error))
         return false;
     print(options, &plan, free_bytes);
