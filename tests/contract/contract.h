@@ -25,7 +25,7 @@ void contract_pool(void);
 void contract_long(int count, char **lengths);
 
 // Greedy replies to the stored prompts of the embedded model. Writes them to `file`; or, with compare, checks that those in
-// the file are these, as far as margins go, and that drafts change nothing.
-void contract_replies(const char *file, bool compare);
+// the file are these, as far as margins go, and that drafts change nothing. kv_cache: NULL: the target's default.
+void contract_replies(const char *file, bool compare, const char *kv_cache);
 
 #endif

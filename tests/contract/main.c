@@ -4,10 +4,11 @@
 //   contracts [all]              the matrix; all: every page size with every order
 //   contracts long N ...         equal prompts of N tokens, generated weights
 //   contracts pool               half a pool, which the matrix has too
-//   contracts replies FILE       writes greedy replies of the stored prompts; compare FILE: checks them
+//   contracts replies FILE [KV]  writes greedy replies of the stored prompts, with caches in KV; compare FILE: checks them
 
 #include "tests/contract/contract.h"
 #include "tests/tap.h"
+#include <stddef.h>
 #include <string.h>
 
 void contract_ok(bool good, const char *name, const char *detail)
@@ -20,8 +21,8 @@ int main(int count, char **words)
 {
     if (count > 2 && !strcmp(words[1], "long"))
         contract_long(count - 2, words + 2);
-    else if (count == 3 && (!strcmp(words[1], "replies") || !strcmp(words[1], "compare")))
-        contract_replies(words[2], words[1][0] == 'c');
+    else if (count > 2 && count < 5 && (!strcmp(words[1], "replies") || !strcmp(words[1], "compare")))
+        contract_replies(words[2], words[1][0] == 'c', count == 4 ? words[3] : NULL);
     else if (count == 2 && !strcmp(words[1], "pool"))
         contract_pool();
     else

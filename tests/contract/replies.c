@@ -115,11 +115,11 @@ static void compare(void)
     contract_ok(equal >= SHARE * PROMPTS && equal + close == PROMPTS, name, "");
 }
 
-void contract_replies(const char *path, bool comparing)
+void contract_replies(const char *path, bool comparing, const char *kv_cache)
 {
     struct engine *e;
     struct error error = {0};
-    struct engine_options options = {.quiet = true};
+    struct engine_options options = {.quiet = true, .kv_cache = kv_cache};
     bool good = load_prompts() && engine_open(&e, &options, &error);
     for (int p = 0; good && p < PROMPTS; p++)
         good = reply_to(e, &prompts[p], 0, &made[p], &error);
