@@ -291,6 +291,7 @@ int main(int argc, char **argv)
             state = strtoull(argv[i + 1], NULL, 10) | 1;
     }
     signal(SIGPIPE, SIG_IGN);
+    setvbuf(stdout, NULL, _IOLBF, 0);
     struct served s = serve_start(arguments);
     port = s.port;
     ok(port > 0 && server_rests(port), "the server listens", NULL);

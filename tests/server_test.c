@@ -462,6 +462,7 @@ int main(void)
     struct served s = serve_start(arguments);
     port = s.port;
     signal(SIGPIPE, SIG_IGN);
+    setvbuf(stdout, NULL, _IOLBF, 0);
     ok(port > 0, "the server listens", NULL);
     if (!port)
         return done();
