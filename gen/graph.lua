@@ -224,7 +224,8 @@ local function wants_head(family, c, census)
     return layers > 0 and found
 end
 
--- options: lanes, window, chunk, draft_ids (gen/draft_vocab.lua), skip (fusions to leave out), permute (arena seed). sizes: formulas of kernel scratch.
+-- options: lanes, window, chunk, draft_ids (gen/draft_vocab.lua), skip (fusions to leave out), permute
+-- (arena seed). sizes: formulas of kernel scratch.
 function graph.build(family, c, census, sizes, options)
     local head = wants_head(family, c, census)
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)

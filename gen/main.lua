@@ -28,7 +28,8 @@ local FAMILIES <const> = { "flashnext", "qwen3_5", "qwen3_5_moe", "qwen3_next", 
 local function options()
     local o = { lanes = 4, window = 6, chunk = 256 }
     local flags = { embed = true, ["no-fuse"] = true, help = true }
-    local known = { model = 1, name = 1, checkpoint = 1, out = 1, tokenizer = 1, recipe = 1, ["draft-vocab"] = 1, lanes = 2, window = 2, chunk = 2, permute = 2 }
+    local known = { model = 1, name = 1, checkpoint = 1, out = 1, tokenizer = 1,
+        recipe = 1, ["draft-vocab"] = 1, lanes = 2, window = 2, chunk = 2, permute = 2 }
     local i = 1
     while i <= #arg do
         local key = arg[i]:match("^%-%-([%w%-]+)$")
