@@ -30,6 +30,14 @@ void schema_close(struct schema_job *job)
     free(job->ref_slot);
 }
 
+bool schema_charge(struct schema_job *job, int64_t work)
+{
+    job->visits += work;
+    if (job->visits > SCHEMA_VISITS)
+        form_fail(job->form, "the schema is too large");
+    return job->visits <= SCHEMA_VISITS;
+}
+
 int32_t schema_fail(struct schema_job *job, const char *format, ...)
 {
     char text[256];
@@ -131,6 +139,8 @@ static int32_t ways(struct schema_job *job, const json_t *flat, const char *keyw
     int32_t all = -1;
     if (!base || json_array_append_new(job->made, base))
         return form_fail(job->form, "no memory for a grammar");
+    if (!schema_charge(job, (int64_t)json_object_size(base)))
+        return -1;
     json_object_del(base, keyword);
     const bool alone = says_nothing(base);
     if (json_array_size(list) == 0)
@@ -277,8 +287,8 @@ int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, in
         return -1;
     if (depth > FORM_DEPTH)
         return schema_fail(job, "nested deeper than %d", FORM_DEPTH);
-    if (job->visits++ > SCHEMA_VISITS)
-        return form_fail(job->form, "the schema is too large");
+    if (!schema_charge(job, 1))
+        return -1;
     const json_t *reference = json_is_object(schema) ? schema_only_reference(schema) : NULL;
     if (reference) {
         const json_t *target = schema_target(job, reference);

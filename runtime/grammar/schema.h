@@ -7,7 +7,7 @@
 
 #include "runtime/grammar/json.h"
 
-enum { SCHEMA_VISITS = 1 << 16, SCHEMA_PATH = 160, SCHEMA_REFS = 1 << 12 };
+enum { SCHEMA_VISITS = 1 << 19, SCHEMA_PATH = 160, SCHEMA_REFS = 1 << 12 };
 
 enum schema_types {
     TYPE_NULL = 1,
@@ -43,8 +43,8 @@ struct schema_job {
     json_t *made;            // array: owns the schemas that were made by merging
     struct schema_ref *refs; // [SCHEMA_REFS]
     int32_t ref_count, ref_done;
-    int32_t *ref_slot; // [2 * SCHEMA_REFS] number + 1, by the target's address
-    int visits;
+    int32_t *ref_slot;      // [2 * SCHEMA_REFS] number + 1, by the target's address
+    int64_t visits;         // work that was charged
     char path[SCHEMA_PATH]; // of the schema in hand, for messages
 };
 
@@ -55,6 +55,9 @@ void schema_close(struct schema_job *job);
 int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, int32_t next);
 // Defines the rules of all references that were met. Call last.
 void schema_define(struct schema_job *job);
+
+// Counts work (entries that are copied or compared); false: it is more than a schema may cost.
+bool schema_charge(struct schema_job *job, int64_t work);
 
 // A message that begins with the place; returns -1.
 int32_t schema_fail(struct schema_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -322,14 +322,28 @@ static void restrict_properties(json_t *all, const json_t *a, const json_t *b)
     json_object_set_new(all, "properties", mine);
 }
 
+// Entries of a schema that merging copies.
+static int64_t cost_of(const json_t *schema)
+{
+    static const char *const lists[] = {"enum", "required", "anyOf", "type"};
+    size_t cost = 1 + json_object_size(schema) + json_object_size(json_object_get(schema, "properties"));
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        cost += json_array_size(json_object_get(schema, lists[i]));
+    return (int64_t)cost;
+}
+
+// Comparisons that two lists take.
+static int64_t product(const json_t *a, const json_t *b, const char *keyword)
+{
+    return (int64_t)(json_array_size(json_object_get(a, keyword)) * json_array_size(json_object_get(b, keyword)) / 16);
+}
+
 const json_t *schema_both(struct schema_job *job, const json_t *a, const json_t *b)
 {
     json_t *value;
     const char *key;
-    if (job->visits++ > SCHEMA_VISITS) {
-        form_fail(job->form, "the schema is too large");
+    if (!schema_charge(job, cost_of(a) + cost_of(b) + product(a, b, "enum") + product(a, b, "required")))
         return NULL;
-    }
     if (json_is_true(a) || json_is_false(b))
         return b;
     if (json_is_true(b) || json_is_false(a))
@@ -380,7 +394,7 @@ const json_t *schema_flat(struct schema_job *job, const json_t *schema, int dept
         schema_fail(job, "a schema must be an object, true or false");
         return NULL;
     }
-    if (!check_words(job, schema))
+    if (!check_words(job, schema) || !schema_charge(job, (int64_t)json_object_size(schema)))
         return NULL;
     const json_t *reference = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
     if (!reference && !all)
@@ -455,6 +469,10 @@ static bool objects_apart(struct schema_job *job, const json_t *a, const json_t 
 bool schema_apart(struct schema_job *job, const json_t *a, const json_t *b)
 {
     const int x = schema_type_set(job, a), y = schema_type_set(job, b);
+    const int64_t names =
+        (int64_t)(json_array_size(json_object_get(a, "required")) + json_array_size(json_object_get(b, "required")));
+    if (!schema_charge(job, (cost_of(a) + cost_of(b)) * (1 + names / 16) / 4 + product(a, b, "enum")))
+        return false;
     if ((x & y) == 0 || differ(job, a, b))
         return true;
     return (x & y) == TYPE_OBJECT && (objects_apart(job, a, b) || objects_apart(job, b, a));
