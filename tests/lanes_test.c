@@ -4,14 +4,13 @@
 // round, wherever its pages lie and whenever it came; and requests through a small pool, with cancels, leave nothing behind.
 // Linked with the model's programs and with a page pool that poisons pages that are given back.
 
-#include "runtime/engine_state.h"
+#include "tests/contract/scene.h"
 #include "tests/tap.h"
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
-enum { PROMPTS = 8, REPLY = 20, IDS = 160, DETAIL = 1400 };
+enum { PROMPTS = 8, REPLY = SCENE_REPLY, IDS = 160, DETAIL = 1400 };
 
 struct prompt {
     int32_t ids[IDS];
@@ -20,14 +19,8 @@ struct prompt {
 
 static struct prompt prompts[PROMPTS];
 
-// What a stream gives: ids and a hash of each row of logits.
-struct reply {
-    int32_t id[REPLY];
-    uint64_t logits[REPLY];
-    int count;
-};
-
-static struct reply alone[PROMPTS][2]; // greedy, sampled
+static struct scene_prompt texts[PROMPTS];
+static struct scene_reply alone[PROMPTS * WAYS];
 
 static bool load_prompts(void)
 {
@@ -51,35 +44,9 @@ static bool load_prompts(void)
     for (int i = half; i < 3 * half; i++)
         last->ids[i] = last->ids[i - half];
     last->count = 3 * half;
+    for (int i = 0; i < PROMPTS; i++)
+        texts[i] = (struct scene_prompt){prompts[i].ids, prompts[i].count};
     return count == PROMPTS;
-}
-
-static struct stream_options options_of(int prompt, bool sampled, int drafts)
-{
-    struct stream_options o = {.drafts = drafts, .sampling = {.top_p = 1, .seed = (uint64_t)prompt + 7}};
-    if (sampled)
-        o.sampling = (struct sampling){.temperature = 0.9f, .top_k = 30, .top_p = 0.95f, .seed = (uint64_t)prompt + 7};
-    return o;
-}
-
-// Takes what a stream has, with the logits that drew it.
-static void take(struct stream *s, struct reply *r)
-{
-    int32_t out[MAX_WINDOW];
-    int n = stream_take(s, out, MAX_WINDOW);
-    for (int i = 0; i < n && r->count < REPLY; i++, r->count++) {
-        const float *logits = stream_logits(s, i);
-        r->id[r->count] = out[i];
-        r->logits[r->count] = logits ? XXH3_64bits(logits, (size_t)model.vocabulary * sizeof *logits) : 1;
-    }
-}
-
-static bool first(struct stream *s, const struct prompt *p, struct reply *r, struct error *error)
-{
-    if (!stream_prompt(s, p->ids, p->count, 0, 0, NULL, NULL, error) || !stream_first(s, error))
-        return false;
-    take(s, r);
-    return true;
 }
 
 static bool make_alone(const char *kv_cache)
@@ -90,80 +57,17 @@ static bool make_alone(const char *kv_cache)
     struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .eager = true, .kv_cache = kv_cache};
     bool good = engine_open(&e, &options, &error);
     for (int p = 0; good && p < PROMPTS; p++)
-        for (int way = 0; good && way < 2; way++) {
-            struct stream *s;
-            struct stream_options o = options_of(p, way, 0);
-            struct reply *r = &alone[p][way];
-            good = stream_open(e, &s, &o, &error) && first(s, &prompts[p], r, &error);
-            while (good && r->count < REPLY) {
-                good = engine_round(e, &error);
-                take(s, r);
-            }
-            stream_close(s);
-        }
+        for (int way = WAY_GREEDY; good && way <= WAY_SAMPLED; way++)
+            good = scene_alone(e, texts, p, way, &alone[p * WAYS + way], &error);
     engine_close(e);
     return good;
 }
 
-// One stream of a scene.
-struct part {
-    int prompt, drafts, arrives; // the round before which it comes
-    bool sampled;
-    struct stream *stream;
-    struct reply reply;
-};
-
-// Plays a scene: streams come, take part in rounds, and go when their reply is long enough. Counts the replies that are not
-// the ones of streams alone.
-static int play(struct engine *e, struct part *part, int count, int64_t *rounds, char *detail)
-{
-    struct error error = {0};
-    int done = 0, wrong = 0;
-    for (int round = 0; done < count && round < 500; round++) {
-        for (int i = 0; i < count; i++) {
-            struct part *p = &part[i];
-            struct stream_options o = options_of(p->prompt, p->sampled, p->drafts);
-            if (p->stream || p->reply.count || p->arrives > round || !stream_open(e, &p->stream, &o, &error))
-                continue;
-            if (!first(p->stream, &prompts[p->prompt], &p->reply, &error))
-                snprintf(detail, DETAIL, "%s", error.text);
-        }
-        if (!engine_round(e, &error))
-            snprintf(detail, DETAIL, "%s", error.text);
-        for (int i = 0; i < count; i++) {
-            struct part *p = &part[i];
-            if (!p->stream)
-                continue;
-            take(p->stream, &p->reply);
-            if (p->reply.count < REPLY)
-                continue;
-            const struct reply *right = &alone[p->prompt][p->sampled];
-            bool same_ids = !memcmp(p->reply.id, right->id, sizeof right->id);
-            if (!same_ids || memcmp(p->reply.logits, right->logits, sizeof right->logits) != 0) {
-                wrong++;
-                snprintf(detail, DETAIL, "stream %d (prompt %d, drafts %d): the %s differ", i, p->prompt, p->drafts,
-                         same_ids ? "logits" : "ids");
-            }
-            stream_close(p->stream);
-            p->stream = NULL;
-            done++;
-        }
-    }
-    struct engine_counters c;
-    engine_counters(e, &c);
-    *rounds = c.rounds;
-    if (c.pages_claimed || c.pages_promised)
-        snprintf(detail, DETAIL, "%lld pages are still claimed, %lld promised", (long long)c.pages_claimed,
-                 (long long)c.pages_promised);
-    return wrong + (count - done) + (c.pages_claimed != 0) + (c.pages_promised != 0);
-}
-
-static void scene(const struct engine_options *base, struct part *part, int count, const char *name)
+static void scene(const struct engine_options *base, struct scene_part *part, int count, const char *name)
 {
     struct engine *e;
     struct error error = {0};
     struct engine_options options = *base;
-    int64_t rounds = 0;
     char detail[DETAIL] = "", text[240];
     options.quiet = true;
     options.context = 256;
@@ -172,11 +76,11 @@ static void scene(const struct engine_options *base, struct part *part, int coun
         ok(false, name, error.text);
         return;
     }
-    int wrong = play(e, part, count, &rounds, detail);
+    int wrong = scene_play(e, part, count, texts, alone, detail);
     struct engine_counters c;
     engine_counters(e, &c);
-    snprintf(text, sizeof text, "%s (%lld rounds, %.1f lanes each)", name, (long long)rounds,
-             (double)c.lane_rounds / (double)(rounds ? rounds : 1));
+    snprintf(text, sizeof text, "%s (%lld rounds, %.1f lanes each)", name, (long long)c.rounds,
+             (double)c.lane_rounds / (double)(c.rounds ? c.rounds : 1));
     ok(wrong == 0, text, detail);
     engine_close(e);
 }
@@ -187,9 +91,9 @@ static void lane_counts(void)
     char name[100];
     for (int n = 1; n <= model.lanes; n++)
         for (int graph = 0; graph < 2; graph++) {
-            struct part part[MAX_LANES] = {0};
+            struct scene_part part[MAX_LANES] = {0};
             for (int i = 0; i < n; i++)
-                part[i] = (struct part){.prompt = (i + n) % PROMPTS, .drafts = drafts[(i + n) % 8], .sampled = i % 2};
+                part[i] = (struct scene_part){.prompt = (i + n) % PROMPTS, .drafts = drafts[(i + n) % 8], .way = i % 2};
             struct engine_options options = {.threads = 1 + graph, .eager = !graph};
             snprintf(name, sizeof name, "%d lanes, different prompts, %s: concurrent == alone", n,
                      graph ? "graphs" : "eager");
@@ -200,9 +104,9 @@ static void lane_counts(void)
 static void equal_prompts(void)
 {
     for (int drafted = 0; drafted < 2; drafted++) {
-        struct part part[MAX_LANES] = {0};
+        struct scene_part part[MAX_LANES] = {0};
         for (int i = 0; i < model.lanes; i++)
-            part[i] = (struct part){.prompt = 2, .drafts = drafted ? 3 : 0, .sampled = true};
+            part[i] = (struct scene_part){.prompt = 2, .drafts = drafted ? 3 : 0, .way = WAY_SAMPLED};
         struct engine_options options = {.threads = 2};
         scene(&options, part, model.lanes, drafted ? "equal prompts, drafted" : "equal prompts, undrafted");
     }
@@ -215,12 +119,10 @@ static void staggered(void)
     static const int pages[] = {4, 64, 16};
     char name[100];
     for (int o = 0; o < 3; o++) {
-        struct part part[12] = {0};
+        struct scene_part part[12] = {0};
         for (int i = 0; i < 12; i++)
-            part[i] = (struct part){.prompt = (5 * i + o) % PROMPTS,
-                                    .drafts = i % 3 == 0 ? 0 : i % 5 - 1,
-                                    .arrives = 3 * i,
-                                    .sampled = i % 2};
+            part[i] = (struct scene_part){
+                .prompt = (5 * i + o) % PROMPTS, .drafts = i % 3 == 0 ? 0 : i % 5 - 1, .arrives = 3 * i, .way = i % 2};
         struct engine_options options = {.threads = 2, .page = pages[o], .page_order = orders[o]};
         snprintf(name, sizeof name, "staggered, pages of %d, %s", pages[o], orders[o]);
         scene(&options, part, 12, name);
@@ -233,9 +135,9 @@ static void encodings(void)
     static const char *const kinds[] = {"bf16", "fp8"};
     char name[100];
     for (int k = 0; k < 2; k++) {
-        struct part part[6] = {0};
+        struct scene_part part[6] = {0};
         for (int i = 0; i < 6; i++)
-            part[i] = (struct part){.prompt = i, .drafts = i % 3 - 1, .arrives = 2 * i, .sampled = i % 2};
+            part[i] = (struct scene_part){.prompt = i, .drafts = i % 3 - 1, .arrives = 2 * i, .way = i % 2};
         struct engine_options options = {.threads = 2, .page = 8, .page_order = "shuffled", .kv_cache = kinds[k]};
         snprintf(name, sizeof name, "staggered, a cache of %s", kinds[k]);
         if (make_alone(kinds[k]))
@@ -247,9 +149,9 @@ static void encodings(void)
 
 static void few_rows(void)
 {
-    struct part part[MAX_LANES] = {0};
+    struct scene_part part[MAX_LANES] = {0};
     for (int i = 0; i < model.lanes; i++)
-        part[i] = (struct part){.prompt = i, .drafts = -1};
+        part[i] = (struct scene_part){.prompt = i, .drafts = -1};
     struct engine_options options = {.threads = 2, .round_rows = model.lanes > 1 ? model.lanes - 1 : 1};
     scene(&options, part, model.lanes, "fewer rows than lanes: the longest unserved first");
 }
@@ -259,14 +161,13 @@ static void copies(void)
     struct engine *e;
     struct error error = {0};
     struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .lanes = model.lanes};
-    struct part part[2] = {{.prompt = PROMPTS - 1, .drafts = 5}, {.prompt = 1, .drafts = 2, .sampled = true}};
+    struct scene_part part[2] = {{.prompt = PROMPTS - 1, .drafts = 5}, {.prompt = 1, .drafts = 2, .way = WAY_SAMPLED}};
     char detail[DETAIL] = "";
-    int64_t rounds;
     if (!engine_open(&e, &options, &error)) {
         ok(false, "copied drafts", error.text);
         return;
     }
-    int wrong = play(e, part, model.lanes > 1 ? 2 : 1, &rounds, detail);
+    int wrong = scene_play(e, part, model.lanes > 1 ? 2 : 1, texts, alone, detail);
     struct engine_counters c;
     engine_counters(e, &c);
     ok(wrong == 0, "drafts copied from the stream's own tokens, beside drafts of the head", detail);
@@ -283,14 +184,14 @@ static struct request request_of(int i)
                             .count = p->count,
                             .reply = REPLY,
                             .ignore_end = true,
-                            .options = options_of(i % PROMPTS, i % 2, i % 3 ? -1 : 0)};
+                            .options = scene_options(i % PROMPTS, i % 2, i % 3 ? -1 : 0)};
 }
 
 static bool right_ids(struct stream *s, int i)
 {
     int32_t out[2 * REPLY];
     int n = stream_take(s, out, 2 * REPLY);
-    return n == REPLY && !memcmp(out, alone[i % PROMPTS][i % 2].id, sizeof alone[0][0].id);
+    return n == REPLY && !memcmp(out, alone[i % PROMPTS * WAYS + i % 2].id, sizeof alone[0].id);
 }
 
 // Twelve requests over a pool that holds about two: all are served in turn with their own bytes, cancels leave nothing behind.
@@ -375,29 +276,21 @@ static void refusals(void)
 }
 
 // Penalties and bias look at the stream's own tokens: drafted and beside others they give what one token a round gives alone.
-static bool penalised(struct engine *e, int drafts, bool company, struct reply *r, struct logprobs *logprobs,
+static bool penalised(struct engine *e, int drafts, bool company, struct scene_reply *r, struct logprobs *logprobs,
                       struct error *error)
 {
-    const struct token_bias bias[] = {{300 % model.vocabulary, 2}, {301 % model.vocabulary, -3}};
-    struct stream_options o = options_of(1, true, drafts), other = options_of(2, false, 3);
-    struct stream *s = NULL, *beside = NULL;
-    o.sampling.presence = 0.5f;
-    o.sampling.frequency = 0.75f;
-    o.sampling.repetition = 1.3f;
-    o.sampling.bias = bias;
-    o.sampling.bias_count = 2;
-    o.logprobs = 5;
-    struct reply unused = {0};
-    bool good = !company || (stream_open(e, &beside, &other, error) && first(beside, &prompts[2], &unused, error));
-    good = good && stream_open(e, &s, &o, error) && first(s, &prompts[1], r, error);
-    while (good && r->count < REPLY) {
+    struct scene_part part = {.prompt = 1, .way = WAY_PENALISED, .drafts = drafts}, other = {.prompt = 2, .drafts = 3};
+    bool good = !company || scene_begin(e, &other, &texts[2], error);
+    good = good && scene_begin(e, &part, &texts[1], error);
+    while (good && part.reply.count < REPLY) {
         good = engine_round(e, error);
-        take(s, r);
+        scene_take(&part);
     }
     for (int i = 0; good && i < REPLY; i++)
-        logprobs[i] = *stream_logprobs(s, i);
-    stream_close(s);
-    stream_close(beside);
+        logprobs[i] = *stream_logprobs(part.stream, i);
+    stream_close(part.stream);
+    stream_close(other.stream);
+    *r = part.reply;
     return good;
 }
 
@@ -406,14 +299,14 @@ static void penalties(void)
     struct engine *e;
     struct error error = {0};
     struct engine_options options = {.threads = 2, .quiet = true, .context = 256, .lanes = model.lanes};
-    struct reply plain = {0}, drafted = {0}, shared = {0};
+    struct scene_reply plain = {0}, drafted = {0}, shared = {0};
     static struct logprobs of_plain[REPLY], of_drafted[REPLY], of_shared[REPLY];
     bool good = engine_open(&e, &options, &error) && penalised(e, 0, false, &plain, of_plain, &error) &&
                 penalised(e, 3, false, &drafted, of_drafted, &error) &&
                 penalised(e, 5, model.lanes > 1, &shared, of_shared, &error);
     ok(good && !memcmp(&plain, &drafted, sizeof plain) && !memcmp(&plain, &shared, sizeof plain),
        "penalties and logit bias: drafted and concurrent == alone", error.text);
-    ok(good && memcmp(plain.id, alone[1][1].id, sizeof plain.id) != 0, "and they change the reply", "");
+    ok(good && memcmp(plain.id, alone[WAYS + WAY_SAMPLED].id, sizeof plain.id) != 0, "and they change the reply", "");
     ok(good && !memcmp(of_plain, of_drafted, sizeof of_plain) && !memcmp(of_plain, of_shared, sizeof of_plain),
        "log-probabilities: drafted and concurrent == alone", "");
     bool right = good;

@@ -7,7 +7,7 @@
 
 #include "runtime/engine_state.h"
 
-enum { SCENE_REPLY = 14, SCENE_PARTS = 64 };
+enum { SCENE_REPLY = 20, SCENE_PARTS = 64 };
 
 // How a stream draws.
 enum way { WAY_GREEDY, WAY_SAMPLED, WAY_PENALISED, WAYS };
