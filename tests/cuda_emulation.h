@@ -437,4 +437,75 @@ template <int N> static inline void copy_wait(void)
 {
 }
 
+// Stages: a copy ends at once; bytes that were announced and copied must be as many when somebody waits. A barrier's word:
+// arrivals a turn, arrivals to come, turns done; the bytes to come of each lie in a table.
+enum { STAGE_PUTTERS = 1 };
+struct emulated_stage {
+    uint16_t count, pending;
+    uint32_t turns;
+};
+static inline void stage_open(uint64_t *barrier, int count)
+{
+    struct emulated_stage s = {(uint16_t)count, (uint16_t)count, 0};
+    memcpy(barrier, &s, sizeof s);
+}
+static inline void stage_opened(void)
+{
+}
+static inline void stage_arrive(uint64_t *barrier)
+{
+    struct emulated_stage s;
+    memcpy(&s, barrier, sizeof s);
+    emulation.progress++;
+    if (--s.pending == 0) {
+        s.pending = s.count;
+        s.turns++;
+    }
+    memcpy(barrier, &s, sizeof s);
+}
+static int64_t emulated_bytes;
+static inline void stage_expect(uint64_t *, int bytes, int lane)
+{
+    emulated_bytes += lane == 0 ? bytes : 0;
+}
+static inline void stage_copy(void *shared, const void *global, int bytes, uint64_t *, bool mine)
+{
+    if (!mine)
+        return;
+    if (bytes % 16) {
+        printf("Bail out! a copy of %d bytes\n", bytes);
+        exit(1);
+    }
+    for (int i = 0; i < bytes; i += 16)
+        emulated_copy((char *)shared + i, (const char *)global + i, 16, 16);
+    emulated_bytes -= bytes;
+}
+static inline void stage_commit(uint64_t *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        if (emulated_bytes) {
+            printf("Bail out! a stage lacks %lld bytes\n", (long long)emulated_bytes);
+            exit(1);
+        }
+        stage_arrive(barrier);
+    }
+    __syncwarp();
+}
+static inline void stage_wait(uint64_t *barrier, uint32_t parity)
+{
+    struct emulated_stage s;
+    for (;;) {
+        memcpy(&s, barrier, sizeof s);
+        if ((s.turns & 1) != parity)
+            break;
+        emulated_yield();
+    }
+    emulation.progress++;
+}
+static inline void some_wait(int threads)
+{
+    emulated_wait(&emulation.some[0], (unsigned int)threads);
+}
+
 #endif

@@ -8,8 +8,8 @@
 // k = 8 l + 4 j + (0, 2) in a's first column pair and + (1, 3) in its second. Rows of x lie in shared memory in that order.
 //
 // Invariant: a fragment is exact; what is not in it (scale, bias) is added in fp32 by outcome(). `factor` is a power of two
-// that the sums still lack. load() takes a lane's part of a block straight to registers, STAGES blocks ahead of use (decode
-// class); request() starts its copy to shared memory, BLOCK_BYTES a warp, and fetch() takes it from there (prompt class).
+// that the sums still lack. take() reads a lane's part of a block that lies in shared memory as in the pack (decode class: ring.cuh);
+// request() starts its copy to shared memory, BLOCK_BYTES a warp, and fetch() takes it from there (prompt class).
 
 #ifndef DECODE_CUH
 #define DECODE_CUH
@@ -96,22 +96,6 @@ template <int BITS> struct integer_codes {
                          ONE = BITS != 8 && (BITS & 1) != 0, LOADS = BITS == 8 ? 2 : FOUR + TWO + ONE;
     uint4 v[LOADS];
 
-    __device__ __forceinline__ void load(const uint8_t *data, int block, int l)
-    {
-        data += (int64_t)block * (BITS * 64);
-        if (BITS == 8) {
-            v[0] = load_once16(data + l * 128);
-            v[LOADS - 1] = load_once16(data + l * 128 + 64);
-            return;
-        }
-        if (FOUR)
-            v[0] = load_once16(data + l * 64);
-        if (TWO)
-            v[FOUR] = load_kept16(data + FOUR * 256 + (l >> 1) * 64);
-        if (ONE)
-            v[LOADS - 1] = load_kept16(data + FOUR * 256 + TWO * 128);
-    }
-
     // Bytes a warp: pieces of 16 bytes a lane; the 1-bit line is the same for four lanes.
     static constexpr int BYTES = (LOADS - ONE) * 512 + ONE * 128;
 
@@ -138,6 +122,22 @@ template <int BITS> struct integer_codes {
             v[i] = *(const uint4 *)(from + i * 512 + lane * 16);
         if (ONE)
             v[LOADS - 1] = *(const uint4 *)(from + (LOADS - 1) * 512 + (lane & 28) * 4);
+    }
+
+    // The lane's codes of a block that lies in shared memory as in the pack.
+    __device__ __forceinline__ void take(const unsigned char *data, int l)
+    {
+        if (BITS == 8) {
+            v[0] = *(const uint4 *)(data + l * 128);
+            v[LOADS - 1] = *(const uint4 *)(data + l * 128 + 64);
+            return;
+        }
+        if (FOUR)
+            v[0] = *(const uint4 *)(data + l * 64);
+        if (TWO)
+            v[FOUR] = *(const uint4 *)(data + FOUR * 256 + (l >> 1) * 64);
+        if (ONE)
+            v[LOADS - 1] = *(const uint4 *)(data + FOUR * 256 + TWO * 128);
     }
 
     // Codes of output o, step j, column pair c, as bf16 pair.
@@ -171,18 +171,19 @@ template <int BITS> struct integer_codes {
 
 template <int BITS> struct code_affine {
     static constexpr bool SCALED = true, BIASED = true;
-    static constexpr int PARTS = 1, STAGES = integer_codes<BITS>::LOADS > 1 ? 3 : 4,
-                         BLOCK_BYTES = integer_codes<BITS>::BYTES + 128;
+    static constexpr int PARTS = 1, BLOCK_BYTES = integer_codes<BITS>::BYTES + 128, DATA = BITS * 64, SCALE = 64,
+                         DATA_QUARTER = 16, SCALE_QUARTER = 16;
+    static constexpr bool APART = false;
     integer_codes<BITS> q;
     uint4 s;
     static __device__ __forceinline__ float factor()
     {
         return 1.0f;
     }
-    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *scale, int l)
     {
-        q.load(p.data, block, l);
-        s = load_kept16(p.scale + (int64_t)(block >> p.group_shift) * 64);
+        q.take(data, l);
+        s = *(const uint4 *)scale;
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
@@ -222,17 +223,19 @@ struct code_int4 : code_affine<4> {
 // E2M1 * scale has at most six significant bits: exact in bf16, less 2^16.
 struct code_nvfp4 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 1, STAGES = 6, BLOCK_BYTES = 512 + 128;
+    static constexpr int PARTS = 1, BLOCK_BYTES = 512 + 128, DATA = 256, SCALE = 32, DATA_QUARTER = 16,
+                         SCALE_QUARTER = 4;
+    static constexpr bool APART = false;
     uint4 q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
     {
         return 65536.0f;
     }
-    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *scale, int l)
     {
-        q = load_once16(p.data + (int64_t)block * 256 + l * 64);
-        s = load_kept4(p.scale + (int64_t)block * 32 + (l >> 1) * 16);
+        q = *(const uint4 *)(data + l * 64);
+        s = *(const uint32_t *)(scale + (l >> 1) * 16);
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
@@ -272,11 +275,6 @@ struct code_nvfp4 {
 
 struct e4m3_codes {
     uint4 v[2];
-    __device__ __forceinline__ void load(const uint8_t *data, int block, int l)
-    {
-        v[0] = load_once16(data + (int64_t)block * 512 + l * 128);
-        v[1] = load_once16(data + (int64_t)block * 512 + l * 128 + 64);
-    }
     // The codes as the high bytes of a pair, moved to bf16's places and scaled by 2^(127 - 7).
     __device__ __forceinline__ uint32_t pair(int o, int j, int c) const
     {
@@ -288,20 +286,21 @@ struct e4m3_codes {
 
 template <int ENCODING> struct code_e4m3 {
     static constexpr bool SCALED = ENCODING != ENC_FP8, BIASED = false;
-    static constexpr int PARTS = 1, STAGES = 4, BLOCK_BYTES = 1024 + (SCALED ? 128 : 0);
+    static constexpr int PARTS = 1, BLOCK_BYTES = 1024 + (SCALED ? 128 : 0), DATA = 512,
+                         SCALE = ENCODING == ENC_MXFP8 ? 16 : 0, DATA_QUARTER = 16, SCALE_QUARTER = 4;
+    static constexpr bool APART = ENCODING == ENC_FP8_BLOCK; // scales do not go through the ring
     e4m3_codes q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
     {
         return 1.0f;
     }
-    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *scale, int l)
     {
-        q.load(p.data, block, l);
-        if (ENCODING == ENC_MXFP8)
-            s = load_kept4(p.scale + (int64_t)block * 16);
-        if (ENCODING == ENC_FP8_BLOCK)
-            s = load_kept4(p.scale + (int64_t)(block >> 2) * 4);
+        q.v[0] = *(const uint4 *)(data + l * 128);
+        q.v[1] = *(const uint4 *)(data + l * 128 + 64);
+        if (SCALED)
+            s = *(const uint32_t *)scale;
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
@@ -334,17 +333,18 @@ template <int ENCODING> struct code_e4m3 {
 
 struct code_bf16 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 1, STAGES = 2, BLOCK_BYTES = 2048;
+    static constexpr int PARTS = 1, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
+    static constexpr bool APART = false;
     uint4 v[4];
     static __device__ __forceinline__ float factor()
     {
         return 1.0f;
     }
-    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *, int l)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] = load_once16(p.data + (int64_t)block * 1024 + (4 * l + i) * 64);
+            v[i] = *(const uint4 *)(data + (4 * l + i) * 64);
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
@@ -382,17 +382,18 @@ __device__ __forceinline__ uint32_t pair_part(float a, float b, int part)
 // Eleven significant bits: exact in two parts.
 struct code_f16 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 2, STAGES = 2, BLOCK_BYTES = 2048;
+    static constexpr int PARTS = 2, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 8, SCALE_QUARTER = 0;
+    static constexpr bool APART = false;
     uint2 v[8];
     static __device__ __forceinline__ float factor()
     {
         return 1.0f;
     }
-    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *, int l)
     {
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v[i] = load_once8(p.data + (int64_t)block * 1024 + (8 * l + i) * 32);
+            v[i] = *(const uint2 *)(data + (8 * l + i) * 32);
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
@@ -423,17 +424,18 @@ struct code_f16 {
 // Twenty-four significant bits: exact in three parts.
 struct code_f32 {
     static constexpr bool SCALED = false, BIASED = false;
-    static constexpr int PARTS = 3, STAGES = 1, BLOCK_BYTES = 4096;
+    static constexpr int PARTS = 3, BLOCK_BYTES = 4096, DATA = 2048, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
+    static constexpr bool APART = false;
     uint4 v[8];
     static __device__ __forceinline__ float factor()
     {
         return 1.0f;
     }
-    __device__ __forceinline__ void load(const lane_weights &p, int block, int l)
+    __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *, int l)
     {
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v[i] = load_once16(p.data + (int64_t)block * 2048 + (8 * l + i) * 64);
+            v[i] = *(const uint4 *)(data + (8 * l + i) * 64);
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {

@@ -103,6 +103,96 @@ template <int N> __device__ __forceinline__ void copy_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
+
+// Stages: copies of whole pieces (multiples of 16 bytes, between places that are) by one warp to shared memory, a piece a lane that
+// says `mine`; each stage has a barrier that says when all its bytes have come. From sm_90 on the lanes ask the copy engine;
+// before, they copy.
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+// Of a barrier for `count` arrivals a turn. All are ready after stage_opened() and a barrier of the block.
+__device__ __forceinline__ void stage_open(uint64_t *barrier, int count)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+__device__ __forceinline__ void stage_arrive(uint64_t *barrier)
+{
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+enum { STAGE_PUTTERS = 1 };
+__device__ __forceinline__ void stage_opened(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void stage_expect(uint64_t *barrier, int bytes, int lane)
+{
+    if (lane == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                     : "memory");
+}
+__device__ __forceinline__ void stage_copy(void *shared, const void *global, int bytes, uint64_t *barrier, bool mine)
+{
+    if (mine)
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         shared_address(shared)),
+                     "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                     : "memory");
+}
+__device__ __forceinline__ void stage_commit(uint64_t *)
+{
+}
+__device__ __forceinline__ void stage_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    while (!done);
+}
+#else
+enum { STAGE_PUTTERS = 32 };
+__device__ __forceinline__ void stage_opened(void)
+{
+}
+__device__ __forceinline__ void stage_expect(uint64_t *, int, int)
+{
+}
+__device__ __forceinline__ void stage_copy(void *shared, const void *global, int bytes, uint64_t *, bool mine)
+{
+    for (unsigned int left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
+        const int from = __ffs((int)left) - 1, length = __shfl_sync(0xffffffffu, bytes, from);
+        unsigned char *to = (unsigned char *)__shfl_sync(0xffffffffu, (unsigned long long)shared, from);
+        const unsigned char *source = (const unsigned char *)__shfl_sync(0xffffffffu, (unsigned long long)global, from);
+        for (int i = (threadIdx.x & 31) * 16; i < length; i += 512)
+            copy16(to + i, source + i, 16);
+    }
+}
+__device__ __forceinline__ void stage_commit(uint64_t *barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ __forceinline__ void stage_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    while (!done);
+}
+#endif
+
+// A barrier of the first `threads` threads of a block.
+__device__ __forceinline__ void some_wait(int threads)
+{
+    asm volatile("barrier.sync 1, %0;" ::"r"(threads) : "memory");
+}
 #endif
 
 __device__ __forceinline__ float bits_float(uint32_t u)

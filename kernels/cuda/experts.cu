@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// experts_up_args and experts_down_args, decode class: a block has one expert, some of its pairs of panels, and all rows that
-// chose the expert, so that its weights are read once.
+// experts_up_args and experts_down_args, decode class: a unit of work is an expert that some row chose, some of its pairs of
+// panels, and all rows that chose it, so that its weights are read once.
 //
-// There is no grouping beforehand: the grid has a block for each (row, slot); the block of an expert's first (row, slot)
-// collects the others from the ids and works, the rest end at once.
+// There is no grouping beforehand: every block lists the experts from the ids, each at its first (row, slot), and walks the
+// units with a stride.
 // Invariant: a (row, slot) is a column of the products of its own; nothing of it depends on the other columns.
 
 #include "kernels/cuda/linear.cuh"
@@ -12,38 +12,31 @@
 enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
 
 struct experts_plan {
-    int32_t splits, room_rows, capacity, aligned;
-    int32_t groups; // of pairs
+    room_plan room;
+    int32_t splits, groups, pairs; // warps of a pair; units of an expert; pairs of a unit
+    stage_source gate, up;         // or down
 };
 
-// The (row, slot) numbers of the expert of number `own`, ascending, into list; 0 when an earlier one has the same expert.
-// Every thread of the block calls it and gets the count.
-__device__ __forceinline__ int collect(const int32_t *ids, int pairs, int own, int experts, int32_t *list)
+// What a block knows of the choices, in shared memory: first[i] of `count` experts is the lowest (row, slot) that chose it.
+struct experts_chosen {
+    const int32_t *ids;
+    int32_t *first, *list; // list: the unit's (row, slot)s
+    int32_t pairs, count;
+};
+
+// The numbers i in 0 .. pairs - 1 for which yes(i), ascending, into list. All takers call it and get how many there are.
+template <class YES> __device__ __forceinline__ int gather(int pairs, int32_t *list, YES yes)
 {
-    __shared__ int counts[WARPS + 1];
-    __shared__ int earlier;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, total = 0;
-    if (own >= pairs)
-        return 0;
-    int expert = ids[own];
-    if (expert < 0 || expert >= experts)
-        return 0;
-    if (threadIdx.x == 0)
-        earlier = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < own; i += THREADS)
-        if (ids[i] == expert)
-            earlier = 1;
-    __syncthreads();
-    if (earlier)
-        return 0;
-    for (int base = own; base < pairs; base += THREADS) {
-        int i = base + threadIdx.x;
-        bool mine = i < pairs && ids[i] == expert;
-        unsigned int votes = __ballot_sync(0xffffffffu, mine);
+    __shared__ int counts[WARPS];
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    int total = 0;
+    for (int base = 0; base < pairs; base += TAKERS) {
+        const int i = base + threadIdx.x;
+        const bool mine = i < pairs && yes(i);
+        const unsigned int votes = __ballot_sync(0xffffffffu, mine);
         if (lane == 0)
             counts[warp] = __popc(votes);
-        __syncthreads();
+        some_wait(TAKERS);
         int before = total;
         for (int w = 0; w < WARPS; w++) {
             before += w < warp ? counts[w] : 0;
@@ -51,135 +44,214 @@ __device__ __forceinline__ int collect(const int32_t *ids, int pairs, int own, i
         }
         if (mine)
             list[before + __popc(votes & ((1u << lane) - 1))] = i;
-        __syncthreads();
+        some_wait(TAKERS);
     }
     return total;
 }
 
-// The tile's rows are known before the weights are asked for.
-struct experts_ready {
-    __device__ __forceinline__ void operator()(share *) const
-    {
-    }
+__device__ __forceinline__ int choose(const experts_chosen &c, int experts)
+{
+    return gather(c.pairs, c.first, [&](int i) {
+        const int e = c.ids[i];
+        bool fresh = e >= 0 && e < experts;
+        for (int j = 0; j < i; j++)
+            fresh = fresh && c.ids[j] != e;
+        return fresh;
+    });
+}
+
+// Unit `unit`: an expert, and the first of its pairs.
+struct experts_unit {
+    int32_t expert, first;
 };
 
-// What a warp does: its share of one pair of w, for the rows list[0 .. count - 1].
-__device__ __forceinline__ share experts_share(const experts_plan &plan, const struct weight *w, int expert, int pair,
-                                               unsigned char *memory)
+__device__ __forceinline__ experts_unit experts_unit_at(const experts_plan &plan, const experts_chosen &c, int unit)
 {
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, blocks = (w->k + 31) / 32, part = warp % plan.splits;
-    bool live = pair * 32 < w->n;
-    share s;
-    s.w = w;
-    s.expert = expert;
-    s.pair = live ? pair : 0;
-    s.from = share_begin(blocks, part, plan.splits);
-    s.to = live ? share_begin(blocks, part + 1, plan.splits) : s.from;
-    s.lane = lane;
-    s.reduce = (float *)memory + warp * 256 + lane;
-    s.room = {memory + REDUCE_BYTES + warp * room_bytes(plan.room_rows, plan.capacity), plan.room_rows, plan.capacity,
-              0, 0};
-    return s;
+    const int which = unit / plan.groups;
+    return {c.ids[c.first[which]], (unit - which * plan.groups) * plan.pairs};
 }
 
-__device__ __forceinline__ int32_t *experts_list(const experts_plan &plan, unsigned char *memory)
+// The warp that puts. An expert that more rows chose than a tile holds comes once for each tile.
+__device__ __forceinline__ void experts_put(const experts_plan &plan, const experts_chosen &c, bool gated,
+                                            weight_ring *ring)
 {
-    return (int32_t *)(memory + REDUCE_BYTES + WARPS * room_bytes(plan.room_rows, plan.capacity));
-}
-
-// Gated: the warps of even pairs of a block have gate, of odd ones up.
-template <class CODE>
-__global__ void __launch_bounds__(THREADS, 2)
-    experts_up_kernel(const __grid_constant__ struct experts_up_args a, const __grid_constant__ experts_plan plan)
-{
-    SHARED_ROOM(memory);
-    int32_t *list = experts_list(plan, memory);
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, gated = a.gate.data != NULL, spread = plan.splits << gated;
-    pdl_trigger();
-    pdl_wait();
-    int count = collect(a.ids, a.pass->rows * a.slots, blockIdx.y, a.experts, list);
-    if (count == 0)
-        return;
-    int expert = a.ids[blockIdx.y], slot = warp / plan.splits, pair = blockIdx.x * (WARPS / spread) + warp / spread;
-    share s = experts_share(plan, gated && slot % 2 == 0 ? &a.gate : &a.up, expert, pair, memory);
-    experts_ready ready;
-    float up_factor = a.up.global ? a.up.global[expert] : 1.0f,
-          gate_factor = gated && a.gate.global ? a.gate.global[expert] : 1.0f;
-    const float *reduce = (const float *)memory;
-    for (int first = 0; first < count; first += plan.room_rows) {
-        int rows = count - first < plan.room_rows ? count - first : plan.room_rows;
-        s.tile = {a.x, a.ldx, list, a.slots, first, rows, a.k, plan.aligned};
-        s.room.from = s.room.to = 0;
-        share_run<CODE>::run(&s, &ready);
-        __syncthreads();
-        int begin = warp / spread * spread;
-        for (int i = warp - begin; i < 8; i += spread) {
-            float v = reduced(reduce, begin, plan.splits, i, lane);
-            if (gated) {
-                float u = reduced(reduce, begin + plan.splits, plan.splits, i, lane);
-                v = activate(v * gate_factor, ACT_SILU) * (u * up_factor);
-            } else {
-                v = activate(v * up_factor, a.activation);
+    int put = 0;
+    auto go_on = []() { return true; };
+    for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
+        const experts_unit u = experts_unit_at(plan, c, unit);
+        int rows = 0;
+        for (int i = 0; i < c.pairs; i++)
+            rows += c.ids[i] == u.expert;
+        for (int first = 0; first < rows; first += 1 << plan.room.shift)
+            for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
+                const stage_source &s = matrix ? plan.up : plan.gate;
+                ring_put(ring, s, u.expert, 2 * u.first, 2 * plan.pairs, 0, s.blocks, &put, threadIdx.x & 31, go_on);
             }
-            int o = pair * 32 + sum_output(i, lane), r = sum_row(i, lane);
-            if (o < a.inner && r < rows)
-                a.h[(int64_t)list[first + r] * a.inner + o] = v;
+    }
+}
+
+// The takers: gate first, then up; then finish(unit, sums of gate, sums of up, rows, list of (row, slot)s) adds the warps' sums and stores.
+// x: rows of k numbers, of which (row, slot) i is number i / divisor.
+template <class CODE, class FINISH>
+__device__ __forceinline__ void experts_take(const experts_plan &plan, const experts_chosen &c,
+                                             const struct weight *gate, const struct weight *up, const float *x,
+                                             int64_t ldx, int divisor, unsigned char *memory, const FINISH &finish)
+{
+    const int warp = threadIdx.x >> 5, wide = 32 << plan.room.shift, most = 1 << plan.room.shift;
+    int turn = 0;
+    share s;
+    s.lane = threadIdx.x & 31;
+    s.splits = plan.splits;
+    s.own = warp / plan.splits;
+    s.part = warp % plan.splits;
+    s.ring = room_ring(plan.room, memory);
+    s.x = room_window(plan.room, memory);
+    for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
+        const experts_unit u = experts_unit_at(plan, c, unit);
+        const int count = gather(c.pairs, c.list, [&](int i) { return c.ids[i] == u.expert; });
+        s.expert = u.expert;
+        s.first = u.first;
+        s.from = 0;
+        s.to = plan.up.blocks;
+        for (int first = 0; first < count; first += most) {
+            const int rows = count - first < most ? count - first : most;
+            float *of_gate = room_sums(plan.room, memory, turn),
+                  *of_up = gate ? room_sums(plan.room, memory, turn + 1) : of_gate;
+            turn += gate ? 2 : 1;
+            s.tile = {x, ldx, c.list, divisor, first, rows, up->k, plan.room.aligned};
+            s.x.from = s.x.to = 0;
+            for (int matrix = gate ? 0 : 1; matrix < 2; matrix++) {
+                const stage_source &source = matrix ? plan.up : plan.gate;
+                s.w = matrix ? up : gate;
+                s.sums = (matrix ? of_up : of_gate) + warp * wide;
+                s.step = source.step;
+                s.scale_at = source.scale_at;
+                s.shift = source.shift;
+                share_run<CODE, false>::run(&s);
+            }
+            some_wait(TAKERS);
+            finish(u, of_gate, of_up, rows, c.list + first);
         }
-        __syncthreads();
+        some_wait(TAKERS); // the list is written anew
+    }
+}
+
+// Everything of a kernel: choices, then the two roles.
+template <class CODE, class FINISH>
+__device__ __forceinline__ void experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int capacity,
+                                            int experts, const struct weight *gate, const struct weight *up,
+                                            const float *x, int64_t ldx, int divisor, unsigned char *memory,
+                                            const FINISH &finish)
+{
+    __shared__ int count;
+    int32_t *lists = (int32_t *)room_extra(plan.room, memory);
+    experts_chosen c = {ids, lists, lists + capacity, pairs, 0};
+    if (threadIdx.x < TAKERS) {
+        const int chosen = choose(c, experts);
+        if (threadIdx.x == 0)
+            count = chosen;
+    } else if (threadIdx.x == TAKERS) {
+        ring_open((ring_barriers *)memory, plan.room.slots);
+    }
+    __syncthreads();
+    c.count = count;
+    if (threadIdx.x < TAKERS) {
+        experts_take<CODE>(plan, c, gate, up, x, ldx, divisor, memory, finish);
+    } else {
+        weight_ring ring = room_ring(plan.room, memory);
+        experts_put(plan, c, gate != NULL, &ring);
     }
 }
 
 template <class CODE>
-__global__ void __launch_bounds__(THREADS, 2)
-    experts_down_kernel(const __grid_constant__ struct experts_down_args a, const __grid_constant__ experts_plan plan)
+__global__ void __launch_bounds__(THREADS, 1) experts_up_kernel(const __grid_constant__ struct experts_up_args a,
+                                                                const __grid_constant__ experts_plan plan, int capacity)
 {
     SHARED_ROOM(memory);
-    int32_t *list = experts_list(plan, memory);
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     pdl_trigger();
     pdl_wait();
-    int count = collect(a.ids, a.pass->rows * a.slots, blockIdx.y, a.experts, list);
-    if (count == 0)
-        return;
-    int expert = a.ids[blockIdx.y], pair = blockIdx.x * (WARPS / plan.splits) + warp / plan.splits;
-    share s = experts_share(plan, &a.down, expert, pair, memory);
-    experts_ready ready;
-    float factor = a.down.global ? a.down.global[expert] : 1.0f;
-    for (int first = 0; first < count; first += plan.room_rows) {
-        int rows = count - first < plan.room_rows ? count - first : plan.room_rows;
-        s.tile = {a.h, a.k, list, 1, first, rows, a.k, plan.aligned};
-        s.room.from = s.room.to = 0;
-        share_run<CODE>::run(&s, &ready);
-        __syncthreads();
-        int begin = warp / plan.splits * plan.splits;
-        for (int i = warp - begin; i < 8; i += plan.splits) {
-            float v = reduced((const float *)memory, begin, plan.splits, i, lane);
-            int o = pair * 32 + sum_output(i, lane), r = sum_row(i, lane);
-            if (o < a.n && r < rows)
-                a.y[(int64_t)list[first + r] * a.n + o] = v * factor;
+    const bool gated = a.gate.data != NULL;
+    auto finish = [&](const experts_unit &u, const float *of_gate, const float *of_up, int rows, const int32_t *list) {
+        const int shift = plan.room.shift, wide = 32 << shift;
+        const float up_factor = a.up.global ? a.up.global[u.expert] : 1.0f,
+                    gate_factor = gated && a.gate.global ? a.gate.global[u.expert] : 1.0f;
+        for (int i = threadIdx.x; i < plan.pairs * wide; i += TAKERS) {
+            const int own = i >> (shift + 5), f = i & (wide - 1), o = u.first * 32 + (i >> shift),
+                      r = i & ((1 << shift) - 1);
+            if (o >= a.inner || r >= rows)
+                continue;
+            const float up = reduced(of_up + own * plan.splits * wide + f, plan.splits, wide) * up_factor;
+            const float gate =
+                gated ? reduced(of_gate + own * plan.splits * wide + f, plan.splits, wide) * gate_factor : 0;
+            a.h[(int64_t)list[r] * a.inner + o] = gated ? activate(gate, ACT_SILU) * up : activate(up, a.activation);
         }
-        __syncthreads();
-    }
+    };
+    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, capacity, a.experts, gated ? &a.gate : NULL, &a.up, a.x,
+                      a.ldx, a.slots, memory, finish);
 }
 
-// `together` matrices' pairs are in a block side by side.
-static experts_plan experts_plan_make(const struct weight *w, int together, const float *x, int64_t ldx, int rows,
-                                      int slots, size_t *shared)
+template <class CODE>
+__global__ void __launch_bounds__(THREADS, 1)
+    experts_down_kernel(const __grid_constant__ struct experts_down_args a, const __grid_constant__ experts_plan plan,
+                        int capacity)
+{
+    SHARED_ROOM(memory);
+    pdl_trigger();
+    pdl_wait();
+    auto finish = [&](const experts_unit &u, const float *, const float *sums, int rows, const int32_t *list) {
+        const int shift = plan.room.shift, wide = 32 << shift;
+        const float factor = a.down.global ? a.down.global[u.expert] : 1.0f;
+        for (int i = threadIdx.x; i < plan.pairs * wide; i += TAKERS) {
+            const int own = i >> (shift + 5), f = i & (wide - 1), o = u.first * 32 + (i >> shift),
+                      r = i & ((1 << shift) - 1);
+            if (o < a.n && r < rows)
+                a.y[(int64_t)list[r] * a.n + o] =
+                    reduced(sums + own * plan.splits * wide + f, plan.splits, wide) * factor;
+        }
+    };
+    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, capacity, a.experts, NULL, &a.down, a.h, a.k, 1, memory,
+                      finish);
+}
+
+// Cuts are made for `slots` experts of one row. other: gate, or NULL.
+static experts_plan experts_plan_make(const struct weight *w, const struct weight *other, const float *x, int64_t ldx,
+                                      int rows, int slots, size_t *shared)
 {
     experts_plan plan = {};
-    int blocks = (w->k + 31) / 32;
-    plan.splits = warp_splits(blocks);
-    if (plan.splits * together > WARPS)
-        plan.splits = WARPS / together;
-    int each = WARPS / (plan.splits * together);
-    plan.groups = (weight_pairs(w) + each - 1) / each;
-    plan.room_rows = tile_rows_for(rows);
-    plan.room_rows = plan.room_rows < EXPERT_TILE_ROWS ? plan.room_rows : EXPERT_TILE_ROWS;
-    plan.aligned = rows_aligned(x, ldx);
-    int share = blocks / plan.splits + 1;
-    plan.capacity = room_capacity(share < 8 ? 8 : share, plan.room_rows, shared);
-    *shared += (size_t)rows * (size_t)slots * 4;
+    const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
+    double best = 1e30;
+    for (int splits = 2; splits <= WARPS && splits <= blocks; splits *= 2) {
+        const int each = WARPS / splits, groups = (pairs + each - 1) / each;
+        const int rounds = (groups * slots + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
+        const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits - 1) / splits) + 1.0);
+        if (cost < best) {
+            best = cost;
+            plan.splits = splits;
+            plan.groups = groups;
+        }
+    }
+    if (plan.splits == 0) {
+        plan.splits = 2;
+        plan.groups = (pairs + WARPS / 2 - 1) / (WARPS / 2);
+    }
+    plan.pairs = WARPS / plan.splits;
+    plan.up = stage_source_make(w, plan.splits);
+    if (other)
+        plan.gate = stage_source_make(other, plan.splits);
+    int slot = stage_bytes(w, plan.splits), tile = tile_rows_for(rows);
+    if (other && stage_bytes(other, plan.splits) > slot)
+        slot = stage_bytes(other, plan.splits);
+    plan.room = room_plan_make(blocks, tile < EXPERT_TILE_ROWS ? tile : EXPERT_TILE_ROWS, slot, other ? 4 : 2,
+                               rows * slots * 8, shared);
+    plan.room.aligned = rows_aligned(x, ldx);
     return plan;
+}
+
+// Blocks that have something to do when every row chooses experts of its own.
+static unsigned experts_blocks(const experts_plan &plan, int rows, int slots)
+{
+    const int64_t units = (int64_t)plan.groups * rows * slots, most = multiprocessors();
+    return (unsigned)(units < most ? units : most);
 }
 
 extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts_up_args *args, int rows)
@@ -187,12 +259,13 @@ extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts
     if (args->row_class == CLASS_PROMPT)
         return experts_up_prompt(stream, args, rows);
     size_t shared;
-    bool gated = args->gate.data != NULL;
-    experts_plan plan = experts_plan_make(&args->up, gated ? 2 : 1, args->x, args->ldx, rows, args->slots, &shared);
+    const bool gated = args->gate.data != NULL;
+    const experts_plan plan =
+        experts_plan_make(&args->up, gated ? &args->gate : NULL, args->x, args->ldx, rows, args->slots, &shared);
     cudaError_t error = cudaErrorInvalidValue;
-    with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), [&](auto code) {
-        error = launch(stream, dim3(plan.groups, rows * args->slots), dim3(THREADS), shared,
-                       experts_up_kernel<typename decltype(code)::type>, *args, plan);
+    with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), 1, [&](auto code, auto) {
+        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(THREADS), shared,
+                       experts_up_kernel<typename decltype(code)::type>, *args, plan, rows * args->slots);
     });
     return error;
 }
@@ -202,11 +275,11 @@ extern "C" cudaError_t cuda_experts_down(cudaStream_t stream, const struct exper
     if (args->row_class == CLASS_PROMPT)
         return experts_down_prompt(stream, args, rows);
     size_t shared;
-    experts_plan plan = experts_plan_make(&args->down, 1, args->h, args->k, rows, args->slots, &shared);
+    const experts_plan plan = experts_plan_make(&args->down, NULL, args->h, args->k, rows, args->slots, &shared);
     cudaError_t error = cudaErrorInvalidValue;
-    with_kernel(&args->down, false, [&](auto code) {
-        error = launch(stream, dim3(plan.groups, rows * args->slots), dim3(THREADS), shared,
-                       experts_down_kernel<typename decltype(code)::type>, *args, plan);
+    with_kernel(&args->down, false, 1, [&](auto code, auto) {
+        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(THREADS), shared,
+                       experts_down_kernel<typename decltype(code)::type>, *args, plan, rows * args->slots);
     });
     return error;
 }

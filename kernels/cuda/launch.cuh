@@ -42,7 +42,9 @@ inline int *pdl_switch(void)
     return &state;
 }
 
-// Launches kernel<<<grid, block, shared bytes, stream>>>(args...). More than 48 KiB of shared memory is asked for here.
+// Launches kernel<<<grid, block, shared bytes, stream>>>(args...). More than 48 KiB of shared memory is asked for here. Every
+// kernel asks for the same division of a multiprocessor's memory: one that wants another waits until the multiprocessor is
+// empty, and could not begin beside the kernel before.
 template <typename... P, typename... A>
 inline cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...), A... args)
 {
@@ -52,6 +54,9 @@ inline cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t sha
         if (error != cudaSuccess)
             return error;
     }
+    if (*pdl_switch())
+        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;

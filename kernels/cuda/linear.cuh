@@ -10,10 +10,8 @@
 #include "kernels/cuda/rows.cuh"
 
 enum {
-    REDUCE_BYTES = WARPS * 8 * 32 * 4,
-    SHARED_HALF = 112 * 1024, // of a block of which two share a multiprocessor
-    SHARED_MOST = 224 * 1024,
-    BLOCKS_AT_ONCE = 264, // blocks that run together on the chip that the cuts of k are made for
+    SHARED_MOST = 226 * 1024,
+    BLOCKS_AT_ONCE = 132, // blocks that run together on the chip that the cuts of k are made for
 };
 
 typedef linear_args::linear_part linear_part;
@@ -35,6 +33,19 @@ static inline int multiprocessors(void)
     return count;
 }
 
+// Shared memory that a block may have on this card.
+static inline int shared_most(void)
+{
+    static int bytes = 0;
+    if (bytes == 0) {
+        int device = 0;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        bytes = bytes < 48 * 1024 ? 48 * 1024 : bytes > SHARED_MOST ? SHARED_MOST : bytes;
+    }
+    return bytes;
+}
+
 static inline int weight_pairs(const struct weight *w)
 {
     return (w->n + 31) / 32;
@@ -50,14 +61,59 @@ static inline int32_t rows_aligned(const float *x, int64_t ld)
     return (uintptr_t)x % 16 == 0 && ld % 4 == 0;
 }
 
-// A warp's room: all blocks of its share when that fits, else as many as leave two blocks to a multiprocessor.
-static inline int room_capacity(int share_blocks, int rows, size_t *shared)
+// A block's shared memory: barriers, sums of two units, the ring, the window of x.
+struct room_plan {
+    int32_t shift, capacity; // of the window
+    int32_t slot_bytes, slots;
+    int32_t turns;   // sets of sums
+    int32_t aligned; // rows of x begin at multiples of 16 bytes
+};
+
+enum { ROOM_FIXED = 128 }; // bytes of barriers
+
+__host__ __device__ __forceinline__ int sums_bytes(int rows, int turns)
 {
-    int capacity = share_blocks;
-    if (REDUCE_BYTES + WARPS * room_bytes(rows, capacity) > SHARED_MOST)
-        capacity = ((SHARED_HALF - REDUCE_BYTES) / WARPS - 16) / (132 * rows);
-    *shared = REDUCE_BYTES + (size_t)(WARPS * room_bytes(rows, capacity));
-    return capacity;
+    return turns * WARPS * 32 * rows * 4;
+}
+
+// For units of `blocks` blocks and 1, 2, 4 or 8 rows; slot_bytes: of the longest stage. The window holds a whole unit where that
+// leaves place for two slots, else as much as does.
+static inline room_plan room_plan_make(int blocks, int rows, int slot_bytes, int turns, int extra, size_t *shared)
+{
+    room_plan plan = {rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 2, turns, 0};
+    const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = shared_most(), least = 2 * WARPS;
+    const int spare = (most - fixed - 2 * slot_bytes) / (132 * rows) - 1;
+    if (plan.capacity > spare)
+        plan.capacity = spare > least ? spare : least;
+    const int used = fixed + window_bytes(rows, plan.capacity);
+    while (plan.slots < SLOTS_MOST && used + (plan.slots + 1) * slot_bytes <= most)
+        plan.slots++;
+    *shared = (size_t)(used + plan.slots * slot_bytes);
+    return plan;
+}
+
+__device__ __forceinline__ weight_ring room_ring(const room_plan &plan, unsigned char *memory)
+{
+    return ring_view((ring_barriers *)memory, memory + ROOM_FIXED + sums_bytes(1 << plan.shift, plan.turns),
+                     plan.slot_bytes, plan.slots);
+}
+
+__device__ __forceinline__ x_window room_window(const room_plan &plan, unsigned char *memory)
+{
+    return {memory + ROOM_FIXED + sums_bytes(1 << plan.shift, plan.turns) + plan.slots * plan.slot_bytes, plan.shift,
+            plan.capacity, 0, 0};
+}
+
+// What lies behind: `extra` bytes.
+__device__ __forceinline__ unsigned char *room_extra(const room_plan &plan, unsigned char *memory)
+{
+    return room_window(plan, memory).memory + window_bytes(1 << plan.shift, plan.capacity);
+}
+
+// Sums of the product with number `turn`: a warp's, then the next warp's.
+__device__ __forceinline__ float *room_sums(const room_plan &plan, unsigned char *memory, int turn)
+{
+    return (float *)(memory + ROOM_FIXED) + ((turn & (plan.turns - 1)) * WARPS * 32 << plan.shift);
 }
 
 // Whether two weights are decoded by the same kernel.
@@ -66,12 +122,23 @@ static inline bool same_code(const struct weight *a, const struct weight *b)
     return a->encoding == b->encoding && (a->encoding != ENC_AFFINE || a->bits == b->bits);
 }
 
-template <class DO> static inline void with_kernel(const struct weight *w, bool mixed, DO do_it)
+template <bool B> struct flag_type {
+    static constexpr bool value = B;
+};
+
+// do_it(code_type<...>(), flag_type<rows == 8>()).
+template <class DO> static inline void with_kernel(const struct weight *w, bool mixed, int rows, DO do_it)
 {
+    auto for_rows = [&](auto code) {
+        if (rows == TILE_ROWS)
+            do_it(code, flag_type<true>());
+        else
+            do_it(code, flag_type<false>());
+    };
     if (mixed)
-        do_it(code_type<code_mixed>());
+        for_rows(code_type<code_mixed>());
     else
-        with_code(w, do_it);
+        with_code(w, for_rows);
 }
 
 #endif

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decode-class products: a warp's share of k of one pair of panels with at most TILE_ROWS rows.
+// Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
 //
-// Rows of x are held as two bf16 parts (16 significant bits) in shared memory that belongs to the warp: per block of 32 k the
-// high parts of all rows, then the low parts, then (from `sums` on) the fp32 sums of the rows' 32 numbers. Weights come
-// through a ring of registers, STAGES blocks deep, which may be filled before the rows are known.
+// Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: per block of 32 k the high parts of
+// all rows, then the low parts, then (behind all blocks) the fp32 sums of the rows' 32 numbers. A product has eight columns: with
+// up to four rows the first four have high parts and the others low ones, else there are two products. Weights come through the
+// block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
 //
-// Invariant: what a row gets depends on its numbers and on the share [from, to) alone: products of a block in the order high,
-// low of step 0, then of step 1; blocks ascending; scaled encodings add scale * (block's product), then bias * (block's sum).
+// Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: the products of a block in the order
+// of its steps, a warp's blocks ascending, high and low parts apart to the end; scaled encodings add scale * (block's product), then
+// bias * (block's sum). Then high plus low, then the warps in order.
 
 #ifndef ROWS_CUH
 #define ROWS_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/ring.cuh"
 
-enum { TILE_ROWS = 8, WARPS = 8, THREADS = 32 * WARPS };
+enum { TILE_ROWS = 8 };
 
 // Up to TILE_ROWS rows: row r is x + (list ? list[r] / divisor : first + r) * ld.
 struct row_source_tile {
@@ -25,20 +27,20 @@ struct row_source_tile {
     int32_t aligned; // rows begin at multiples of 16 bytes
 };
 
-// A warp's room in shared memory, for `capacity` blocks of `rows` (1, 2, 4 or 8) rows, and which blocks lie there.
-struct warp_room {
+// What a block holds of x in shared memory: blocks from .. to - 1 of k, of 1 << shift rows; it has place for `capacity` blocks.
+struct x_window {
     unsigned char *memory;
-    int32_t rows, capacity, from, to;
+    int32_t shift, capacity, from, to;
 };
 
-__host__ __device__ __forceinline__ int room_bytes(int rows, int capacity)
+__host__ __device__ __forceinline__ int window_bytes(int rows, int capacity)
 {
-    return capacity * rows * 132 + (16 - capacity * rows * 132 % 16) % 16;
+    return (capacity * rows * 132 + 15) / 16 * 16;
 }
 
-__device__ __forceinline__ float *room_sums(const warp_room *room)
+__device__ __forceinline__ float *window_sums(const x_window &x)
 {
-    return (float *)(room->memory + room->capacity * room->rows * 128);
+    return (float *)(x.memory + (x.capacity << (x.shift + 7)));
 }
 
 // Eight numbers in the order of fragments, as high and low bf16 parts.
@@ -74,18 +76,17 @@ __device__ __forceinline__ float sum_eight(const float *v)
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// Fills the warp's room with blocks from .. to - 1 of the tile's rows; rows that the tile lacks are left as they are, and
-// so are their sums: their products are never stored.
-__device__ __forceinline__ void room_fill(warp_room *room, const row_source_tile &t, int from, int to, int lane)
+// Fills the window with blocks from .. to - 1 of the tile's rows, by all takers; nobody may still read what it held. Rows that
+// the tile lacks are zeros: their products are never stored.
+__device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
-    __syncwarp();
-    int rows = t.count < room->rows ? t.count : room->rows, items = (to - from) * rows * 4, l = lane & 3;
-    float *sums = room_sums(room);
-    for (int first = 0; first < items; first += 32) {
-        int item = first + lane, at = item >> 2, block = at / rows, r = at - block * rows;
+    const int items = (to - from) << (x->shift + 2), l = threadIdx.x & 3, mask = (1 << x->shift) - 1;
+    float *sums = window_sums(*x);
+    for (int item = threadIdx.x; (item & ~31) < items; item += TAKERS) {
+        const int at = item >> 2, block = at >> x->shift, r = at & mask;
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (item < items) {
-            int64_t row = t.list ? t.list[t.first + r] / t.divisor : t.first + r;
+        if (item < items && r < t.count) {
+            const int64_t row = t.list ? t.list[t.first + r] / t.divisor : t.first + r;
             load_eight(t.x + row * t.ld, (from + block) * 32 + l * 8, t.k, t.aligned != 0, v);
         }
         float sum = sum_eight(v);
@@ -94,45 +95,21 @@ __device__ __forceinline__ void room_fill(warp_room *room, const row_source_tile
         if (item < items) {
             uint4 high, low;
             split_eight(v, &high, &low);
-            unsigned char *to_row = room->memory + block * room->rows * 128 + r * 64 + l * 16;
+            unsigned char *to_row = x->memory + (block << (x->shift + 7)) + r * 64 + l * 16;
             *(uint4 *)to_row = high;
-            *(uint4 *)(to_row + room->rows * 64) = low;
+            *(uint4 *)(to_row + (64 << x->shift)) = low;
             if (l == 0)
-                sums[block * room->rows + r] = sum;
+                sums[at] = sum;
         }
     }
-    room->from = from;
-    room->to = to;
-    __syncwarp();
+    x->from = from;
+    x->to = to;
+    some_wait(TAKERS);
 }
 
-// The ring of one weight.
-template <class CODE> struct weight_ring {
-    CODE stage[CODE::STAGES];
-};
-
-template <class CODE>
-__device__ __forceinline__ void ring_fill(weight_ring<CODE> *ring, const lane_weights &p, int from, int to, int lane)
+// The products of a block with eight columns: d[4 t + i] of product t. x: the lane's part of its column.
+template <class CODE> __device__ __forceinline__ void block_columns(const CODE &code, const uint4 &x, int l, float *d)
 {
-#pragma unroll
-    for (int i = 0; i < CODE::STAGES; i++)
-        if (from + i < to)
-            ring->stage[i].load(p, from + i, lane & 3);
-}
-
-// One block: sums[4 t + i] of product t.
-template <class CODE>
-__device__ __forceinline__ void block_product(const CODE &code, const warp_room &room, int block, int lane, float *sums)
-{
-    int row = lane >> 2, l = lane & 3;
-    const unsigned char *x = room.memory + block * room.rows * 128 + row * 64 + l * 16;
-    uint4 high = make_uint4(0, 0, 0, 0), low = high;
-    if (row < room.rows) {
-        high = *(const uint4 *)x;
-        low = *(const uint4 *)(x + room.rows * 64);
-    }
-    float fresh[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    float *d = CODE::SCALED ? fresh : sums;
 #pragma unroll
     for (int part = 0; part < CODE::PARTS; part++)
 #pragma unroll
@@ -140,19 +117,15 @@ __device__ __forceinline__ void block_product(const CODE &code, const warp_room 
             uint32_t a[2][4];
             code.fragment(part, j, l, a);
 #pragma unroll
-            for (int t = 0; t < 2; t++) {
-                mma_bf16(d + 4 * t, a[t], word(high, 2 * j), word(high, 2 * j + 1));
-                mma_bf16(d + 4 * t, a[t], word(low, 2 * j), word(low, 2 * j + 1));
-            }
+            for (int t = 0; t < 2; t++)
+                mma_bf16(d + 4 * t, a[t], word(x, 2 * j), word(x, 2 * j + 1));
         }
-    if (!CODE::SCALED)
-        return;
-    float x0 = 0, x1 = 0;
-    if (CODE::BIASED && 2 * l < room.rows) {
-        const float *s = room_sums(&room) + block * room.rows + 2 * l;
-        x0 = s[0];
-        x1 = room.rows > 1 ? s[1] : 0.0f;
-    }
+}
+
+// sums += scale * d + bias * x for the lane's four outputs and two columns.
+template <class CODE>
+__device__ __forceinline__ void block_scale(const CODE &code, const float *d, float x0, float x1, float *sums)
+{
 #pragma unroll
     for (int o = 0; o < 4; o++) {
         float scale, bias = 0;
@@ -166,91 +139,140 @@ __device__ __forceinline__ void block_product(const CODE &code, const warp_room 
     }
 }
 
-// Blocks from .. to - 1 with the tile's rows, of a ring filled from `from` on: sums[2 o + c] of the lane's outputs o = 0..3 and
-// the rows 2 (lane % 4) + c. `factor` of the encoding is applied.
-template <class CODE>
-__device__ __forceinline__ void ring_run(weight_ring<CODE> *ring, const lane_weights &p, int from, int to,
-                                         warp_room *room, const row_source_tile &tile, int lane, float *sums)
+// One block. x: the lane's part of its column in the window; low_at: bytes from high to low parts; s: the block's row sums.
+// EIGHT: rows have the eight columns, and `low` gets the low parts' sums.
+template <class CODE, bool EIGHT>
+__device__ __forceinline__ void block_product(const CODE &code, const unsigned char *x, int low_at, const float *s,
+                                              int mask, int l, float *sums, float *low)
 {
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sums[i] = 0;
-    for (int b = from; b < to; b += CODE::STAGES) {
-        int last = b + CODE::STAGES < to ? b + CODE::STAGES : to;
-        if (b < room->from || last > room->to)
-            room_fill(room, tile, b, to - b < room->capacity ? to : b + room->capacity, lane);
-#pragma unroll
-        for (int i = 0; i < CODE::STAGES; i++)
-            if (b + i < to) {
-                block_product(ring->stage[i], *room, b + i - room->from, lane, sums);
-                if (b + i + CODE::STAGES < to)
-                    ring->stage[i].load(p, b + i + CODE::STAGES, lane & 3);
-            }
+    const uint4 first = *(const uint4 *)x;
+    float x0 = 0, x1 = 0;
+    if (CODE::BIASED && (EIGHT || l < 2)) {
+        x0 = s[2 * l & mask];
+        x1 = s[(2 * l + 1) & mask];
     }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sums[i] *= CODE::factor();
+    float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    block_columns(code, first, l, CODE::SCALED ? d : sums);
+    if (CODE::SCALED)
+        block_scale(code, d, x0, x1, sums);
+    if (!EIGHT)
+        return;
+    const uint4 second = *(const uint4 *)(x + low_at);
+    float e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    block_columns(code, second, l, CODE::SCALED ? e : low);
+    if (CODE::SCALED)
+        block_scale(code, e, 0, 0, low);
 }
 
-// A warp's share of one pair, of expert e where there are several: reduce gets the lane's eight sums, 32 floats apart.
+// Which output of the pair and which row of the tile sum i of a lane is.
+__device__ __forceinline__ int sum_output(int i, int lane)
+{
+    return (lane >> 2) * 4 + (i >> 1);
+}
+__device__ __forceinline__ int sum_row(int i, int lane)
+{
+    return 2 * (lane & 3) + (i & 1);
+}
+
+// What a warp does of a unit: pair number `own` of it, of which it has every `splits`th block, beginning with `part`.
 struct share {
     const struct weight *w;
     int64_t expert;
-    int32_t pair, from, to, lane;
-    float *reduce;
-    warp_room room;
+    int32_t first, from, to;       // the unit's first pair, and blocks
+    int32_t step, scale_at, shift; // of w, see stage_source
+    int32_t splits, own, part, lane;
+    float *sums; // of the unit, for this warp: [32][rows]
+    x_window x;
     row_source_tile tile;
+    weight_ring ring;
 };
 
-// Computes a share. ready() is called when the first weights are under way, and tells the tile's rows.
-template <class CODE, class READY> __device__ __forceinline__ void share_products(share *s, READY *ready)
+// Computes a share whose stages come next in the ring; sums get what row r has for output o of the pair at o * rows + r, with the
+// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four.
+template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products(share *s)
 {
-    int lane = s->lane, from = s->from, to = s->to;
-    lane_weights place = lane_place(s->w, s->expert, s->pair, lane);
-    weight_ring<CODE> ring;
-    ring_fill(&ring, place, from, to, lane);
-    (*ready)(s);
-    float sums[8];
-    ring_run(&ring, place, from, to, &s->room, s->tile, lane, sums);
+    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
+    const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
+    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, low_at = 64 << rows, column = lane >> 2;
+    const int column_at = EIGHT ? column * 64 : (column >> 2) * low_at + (column & mask) * 64;
+    const bool live = (s->first + s->own) * 32 < s->w->n;
+    const uint8_t *apart = s->w->scale; // scales that do not go through the ring
+    if (CODE::APART)
+        apart += s->expert * s->w->scale_stride + (int64_t)(live ? 2 * s->first + panel : 0) * scale_panel_bytes(s->w);
+    float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        s->reduce[i * 32] = sums[i];
+        sums[i] = low[i] = 0;
+    for (int b = s->from; b < s->to; b += s->step) {
+        const int n = s->to - b < s->step ? s->to - b : s->step;
+        if (b < s->x.from || b + n > s->x.to) {
+            some_wait(TAKERS);
+            window_fill(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
+        }
+        const int scales = SCALE ? (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE : 0,
+                  first = b - s->x.from + s->part;
+        const unsigned char *x = s->x.memory + (first << (rows + 7)) + column_at + l * 16;
+        const float *x_sums = window_sums(s->x) + (first << rows);
+        const unsigned char *slot = ring_take(&s->ring);
+        const unsigned char *data = slot + (panel * n + s->part) * DATA + quarter * CODE::DATA_QUARTER,
+                            *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
+        if (live)
+#pragma unroll 2
+            for (int at = s->part; at < n; at += s->splits) {
+                CODE code;
+                code.take(data,
+                          CODE::APART ? apart + ((b + at) >> 2) * 4
+                                      : scale + (((b + at) >> shift) - (b >> shift)) * SCALE,
+                          l);
+                block_product<CODE, EIGHT>(code, x, low_at, x_sums, mask, l, sums, low);
+                data += s->splits * DATA;
+                x += s->splits << (rows + 7);
+                x_sums += s->splits << rows;
+            }
+        ring_give(&s->ring, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float other = EIGHT ? low[i] : __shfl_xor_sync(0xffffffffu, sums[i], 2);
+        if (sum_row(i, lane) <= mask)
+            s->sums[(sum_output(i, lane) << rows) + sum_row(i, lane)] = (sums[i] + other) * CODE::factor();
+    }
 }
 
 // The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
-template <class CODE, class READY> __device__ __noinline__ void share_call(share *s, READY *ready)
+template <class CODE, bool EIGHT> __device__ __noinline__ void share_call(share *s)
 {
-    share_products<CODE>(s, ready);
+    share_products<CODE, EIGHT>(s);
 }
 
 // Kernels are made for one encoding (CODE) or, with code_mixed, for whatever the weight says.
 struct code_mixed {
 };
-template <class CODE> struct share_run {
-    template <class READY> static __device__ __forceinline__ void run(share *s, READY *ready)
+template <class CODE, bool EIGHT> struct share_run {
+    static __device__ __forceinline__ void run(share *s)
     {
-        share_products<CODE>(s, ready);
+        share_products<CODE, EIGHT>(s);
     }
 };
-template <> struct share_run<code_mixed> {
-    template <class READY> static __device__ __forceinline__ void run(share *s, READY *ready)
+template <bool EIGHT> struct share_run<code_mixed, EIGHT> {
+    static __device__ __forceinline__ void run(share *s)
     {
-        with_code(s->w, [&](auto code) { share_call<typename decltype(code)::type>(s, ready); });
+        with_code(s->w, [&](auto code) { share_call<typename decltype(code)::type, EIGHT>(s); });
     }
 };
 
-// Sum i of the pair whose first warp is `first`, over its `splits` warps in order.
-__device__ __forceinline__ float reduced(const float *reduce, int first, int splits, int i, int lane)
+// The sum of `splits` warps' numbers at `sums`, which lie `apart` floats apart, in order.
+__device__ __forceinline__ float reduced(const float *sums, int splits, int apart)
 {
-    float v = reduce[(first * 8 + i) * 32 + lane];
-    for (int w = 1; w < splits; w++)
-        v += reduce[((first + w) * 8 + i) * 32 + lane];
+    float t[WARPS], v;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        t[w] = w < splits ? sums[w * apart] : 0.0f;
+    v = t[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++)
+        v += t[w];
     return v;
-}
-
-__host__ __device__ __forceinline__ int warp_splits(int blocks)
-{
-    return blocks >= 48 ? 8 : blocks >= 16 ? 4 : blocks >= 8 ? 2 : 1;
 }
 
 // First block of share `share` of `shares`.
@@ -271,16 +293,6 @@ __device__ __forceinline__ float activate(float v, int activation)
     default:
         return v;
     }
-}
-
-// Which output of the pair and which row of the tile sum i of a lane is.
-__device__ __forceinline__ int sum_output(int i, int lane)
-{
-    return (lane >> 2) * 4 + (i >> 1);
-}
-__device__ __forceinline__ int sum_row(int i, int lane)
-{
-    return 2 * (lane & 3) + (i & 1);
 }
 
 #endif

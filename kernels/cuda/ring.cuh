@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights of the decode class on their way: a block's ring of slots in shared memory. A slot holds a stage: some consecutive
+// blocks of k of the unit's panels, first all codes, then all scales, as in the pack.
+//
+// One warp puts stages, the others take them. There is one block on each multiprocessor, and the ring takes what room there is: blocks
+// of the next kernel beside it would come to lie two on one multiprocessor and none on another.
+// Invariant: stages are taken in the order in which they were put; nobody leaves a kernel while a copy is under way.
+
+#ifndef RING_CUH
+#define RING_CUH
+
+#include "kernels/cuda/decode.cuh"
+
+enum {
+    WARPS = 16, // that take; one more puts
+    TAKERS = 32 * WARPS,
+    THREADS = TAKERS + 32,
+    STAGE_BYTES = 34 * 1024, // of a stage, when a warp has two blocks in it
+    WHOLE_BYTES = 66 * 1024, // of a stage that has all of k
+    SLOTS_MOST = 6,
+};
+
+// Bytes of the scales of a block (affine, int4: of a group) and panel that go through the ring.
+__host__ __device__ constexpr int ring_scale_bytes(int encoding)
+{
+    return encoding == ENC_AFFINE || encoding == ENC_INT4 ? 64
+           : encoding == ENC_NVFP4                        ? 32
+           : encoding == ENC_MXFP8                        ? 16
+                                                          : 0;
+}
+
+// Blocks of a stage of w when `splits` warps share a pair: all of k where that fits, for then the unit's panels are neighbours in the
+// pack, else one or two a warp.
+__host__ __device__ __forceinline__ int stage_step(const struct weight *w, int splits)
+{
+    const int bytes = 2 * WARPS * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
+    const int each = ((w->k + 31) / 32 + splits - 1) / splits;
+    return splits * (bytes * each <= WHOLE_BYTES ? each : bytes * 2 <= STAGE_BYTES ? 2 : 1);
+}
+
+// Bytes of a slot that holds stages of w.
+static inline int stage_bytes(const struct weight *w, int splits)
+{
+    return 2 * (WARPS / splits) * stage_step(w, splits) *
+           (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
+}
+
+__host__ __device__ __forceinline__ int group_shift(const struct weight *w)
+{
+    return w->encoding != ENC_AFFINE && w->encoding != ENC_INT4 ? 0 : w->group >= 128 ? 2 : w->group >= 64 ? 1 : 0;
+}
+
+// A weight as the warp that puts sees it, worked out by the launcher.
+struct stage_source {
+    const uint8_t *data, *scale;
+    int64_t data_stride, scale_stride; // of an expert
+    int32_t panels, panel_bytes, scale_panel;
+    int32_t data_bytes, scale_bytes, shift; // of a block; of a group of 1 << shift blocks
+    int32_t blocks, step, scale_at;         // of k; of a stage; where scales lie in a slot
+};
+
+static inline stage_source stage_source_make(const struct weight *w, int splits)
+{
+    stage_source s = {w->data, w->scale, w->data_stride, w->scale_stride};
+    s.blocks = (w->k + 31) / 32;
+    s.data_bytes = code_block_bytes(w->encoding, w->bits);
+    s.scale_bytes = ring_scale_bytes(w->encoding);
+    s.panels = (w->n + 15) / 16;
+    s.panel_bytes = s.blocks * s.data_bytes;
+    s.scale_panel = scale_panel_bytes(w);
+    s.shift = group_shift(w);
+    s.step = stage_step(w, splits);
+    s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
+    return s;
+}
+
+struct ring_barriers {
+    uint64_t full[SLOTS_MOST], empty[SLOTS_MOST];
+};
+
+// A thread's view of the ring: whoever puts and whoever takes has its own.
+struct weight_ring {
+    ring_barriers *barriers;
+    unsigned char *memory;
+    int32_t slot_bytes, slots, slot;
+    uint32_t parity;
+};
+
+__device__ __forceinline__ weight_ring ring_view(ring_barriers *barriers, unsigned char *memory, int slot_bytes,
+                                                 int slots)
+{
+    return {barriers, memory, slot_bytes, slots, 0, 0};
+}
+
+// Called by one thread; the others may use the ring after a barrier.
+__device__ __forceinline__ void ring_open(ring_barriers *b, int slots)
+{
+    for (int i = 0; i < slots; i++) {
+        stage_open(b->full + i, STAGE_PUTTERS);
+        stage_open(b->empty + i, WARPS);
+    }
+    stage_opened();
+}
+
+__device__ __forceinline__ void ring_next(weight_ring *r)
+{
+    if (++r->slot == r->slots) {
+        r->slot = 0;
+        r->parity ^= 1;
+    }
+}
+
+// Puts the stages of blocks from .. to - 1 of `most` (16 at most) panels from `first` on, as far as there are so many; `put` counts stages.
+// Lanes 0 .. 15 have a panel's codes each, 16 .. 31 its scales. pause(): called once, when the ring is full or sooner; false: stop.
+template <class PAUSE>
+__device__ __forceinline__ bool ring_put(weight_ring *r, const stage_source &s, int64_t expert, int first, int most,
+                                         int from, int to, int *put, int lane, const PAUSE &pause)
+{
+    const int count = s.panels - first < most ? s.panels - first : most, piece = lane & 15, of_scales = lane >> 4;
+    const bool whole = to - from == s.blocks && s.step >= s.blocks; // then panels are neighbours
+    const bool mine = piece < (whole ? 1 : count) && (!of_scales || s.scale_bytes);
+    const int times = whole ? count : 1;
+    const uint8_t *source = of_scales ? s.scale + expert * s.scale_stride + (int64_t)(first + piece) * s.scale_panel
+                                      : s.data + expert * s.data_stride + (int64_t)(first + piece) * s.panel_bytes;
+    for (int b = from; b < to; b += s.step) {
+        const int n = to - b < s.step ? to - b : s.step, group = b >> s.shift, data = n * s.data_bytes,
+                  scales = (((b + n - 1) >> s.shift) - group + 1) * s.scale_bytes;
+        if (*put == r->slots && !pause())
+            return false;
+        if (*put >= r->slots)
+            stage_wait(r->barriers->empty + r->slot, r->parity ^ 1);
+        uint64_t *full = r->barriers->full + r->slot;
+        stage_expect(full, count * (data + scales), lane);
+        stage_copy(r->memory + r->slot * r->slot_bytes + (of_scales ? s.scale_at + piece * scales : piece * data),
+                   source + (of_scales ? group * s.scale_bytes : b * s.data_bytes), times * (of_scales ? scales : data),
+                   full, mine);
+        stage_commit(full);
+        ++*put;
+        ring_next(r);
+    }
+    return true;
+}
+
+// Waits until what was put has come, for a ring that nobody takes from: fewer stages than slots, or as many, were put.
+__device__ __forceinline__ void ring_drain(const weight_ring *r, int put)
+{
+    for (int i = 0; i < put; i++)
+        stage_wait(r->barriers->full + i, 0);
+}
+
+// The oldest stage, when it is there.
+__device__ __forceinline__ const unsigned char *ring_take(const weight_ring *r)
+{
+    stage_wait(r->barriers->full + r->slot, r->parity);
+    return r->memory + r->slot * r->slot_bytes;
+}
+
+// The warp has finished with the oldest stage.
+__device__ __forceinline__ void ring_give(weight_ring *r, int lane)
+{
+    __syncwarp();
+    if (lane == 0)
+        stage_arrive(r->barriers->empty + r->slot);
+    ring_next(r);
+}
+
+#endif
