@@ -141,8 +141,17 @@ static cudaError_t launch(cudaStream_t, dim3 grid, dim3 block, size_t shared, vo
     return cudaSuccess;
 }
 
-#define cudaGetDevice(device)                            (*(device) = 0, cudaSuccess)
-#define cudaDeviceGetAttribute(value, attribute, device) (*(value) = 2, (void)(device), cudaSuccess)
+#define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
+#define cudaDeviceGetAttribute(value, attribute, device)                                                               \
+    (*(value) = (attribute) == cudaDevAttrMaxSharedMemoryPerBlockOptin ? emulated_shared() : 2, (void)(device),        \
+     cudaSuccess)
+
+// Shared memory of a block: 227 KiB, or what EMULATED_SHARED says.
+static int emulated_shared(void)
+{
+    const char *bytes = getenv("EMULATED_SHARED");
+    return bytes ? atoi(bytes) : 227 * 1024;
+}
 
 static inline void pdl_wait(void)
 {

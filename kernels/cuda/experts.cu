@@ -220,7 +220,7 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
     experts_plan plan = {};
     const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
     double best = 1e30;
-    for (int splits = 2; splits <= WARPS && splits <= blocks; splits *= 2) {
+    for (int splits = 4; splits <= WARPS && splits <= blocks; splits *= 2) {
         const int each = WARPS / splits, groups = (pairs + each - 1) / each;
         const int rounds = (groups * slots + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
         const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits - 1) / splits) + 1.0);
@@ -235,14 +235,15 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
         plan.groups = (pairs + WARPS / 2 - 1) / (WARPS / 2);
     }
     plan.pairs = WARPS / plan.splits;
-    plan.up = stage_source_make(w, plan.splits);
+    plan.up = stage_source_make(w, plan.splits, stage_limit());
     if (other)
-        plan.gate = stage_source_make(other, plan.splits);
-    int slot = stage_bytes(w, plan.splits), tile = tile_rows_for(rows);
-    if (other && stage_bytes(other, plan.splits) > slot)
-        slot = stage_bytes(other, plan.splits);
-    plan.room = room_plan_make(blocks, tile < EXPERT_TILE_ROWS ? tile : EXPERT_TILE_ROWS, slot, other ? 4 : 2,
-                               rows * slots * 8, shared);
+        plan.gate = stage_source_make(other, plan.splits, stage_limit());
+    const int tile = tile_rows_for(rows);
+    int slot = stage_bytes(w, plan.splits, stage_limit());
+    if (other && stage_bytes(other, plan.splits, stage_limit()) > slot)
+        slot = stage_bytes(other, plan.splits, stage_limit());
+    plan.room = room_plan_make(blocks, tile < EXPERT_TILE_ROWS ? tile : EXPERT_TILE_ROWS, slot, plan.up.step,
+                               other ? 4 : 2, rows * slots * 8, shared);
     plan.room.aligned = rows_aligned(x, ldx);
     return plan;
 }

@@ -65,7 +65,7 @@ __device__ __forceinline__ void linear_put(const struct linear_args &a, const li
     auto pause = [&]() {
         if (!waited) {
             pdl_wait();
-            tiles = (linear_rows(a) + TILE_ROWS - 1) / TILE_ROWS;
+            tiles = (linear_rows(a) + (1 << plan.room.shift) - 1) >> plan.room.shift;
             waited = true;
         }
         return tiles > 0;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const
         const int own = i >> (shift + 5), f = i & (wide - 1);
         const float v = reduced(sums + own * plan.splits * wide + f, plan.splits, wide);
         if (slices == 1)
-            linear_store(part, factor, u.first * 32 + (i >> shift), tile * TILE_ROWS + (f & ((1 << shift) - 1)), rows,
+            linear_store(part, factor, u.first * 32 + (i >> shift), (tile << shift) + (f & ((1 << shift) - 1)), rows,
                          v);
         else
             __stcg(partial + u.slice * all + i, v);
@@ -129,7 +129,7 @@ __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const
 #pragma unroll
         for (int s = 1; s < SLICES_MOST; s++)
             v += t[s];
-        linear_store(part, factor, u.first * 32 + (i >> shift), tile * TILE_ROWS + (i & ((1 << shift) - 1)), rows, v);
+        linear_store(part, factor, u.first * 32 + (i >> shift), (tile << shift) + (i & ((1 << shift) - 1)), rows, v);
     }
     if (threadIdx.x == 0)
         *counter = 0;
@@ -150,10 +150,10 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     s.ring = room_ring(plan.room, memory);
     s.x = room_window(plan.room, memory);
     pdl_wait();
-    const int rows = linear_rows(a), tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int rows = linear_rows(a), wide = 1 << plan.room.shift, tiles = (rows + wide - 1) >> plan.room.shift;
     for (int tile = 0; tile < tiles; tile++) {
-        const int left = plan.capacity - tile * TILE_ROWS; // so that x need not wait for the number of rows
-        s.tile = {a.x, a.ldx, NULL, 1, tile * TILE_ROWS, left < TILE_ROWS ? left : TILE_ROWS, a.k, plan.room.aligned};
+        const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
+        s.tile = {a.x, a.ldx, NULL, 1, tile * wide, left < wide ? left : wide, a.k, plan.room.aligned};
         s.x.from = s.x.to = 0;
         for (int unit = blockIdx.x; unit < plan.units; unit += gridDim.x, turn++) {
             const linear_unit u = unit_at(a, plan, unit);
@@ -220,15 +220,15 @@ static void cut(struct linear_plan *plan, const struct linear_args *a, int block
 static linear_plan linear_plan_make(const struct linear_args *a, int64_t rows, size_t *shared)
 {
     linear_plan plan = {};
-    int blocks = (a->k + 31) / 32, counter = 0, slot = 0;
+    int blocks = (a->k + 31) / 32, counter = 0, slot = 0, step = 0;
     int64_t partial = 0;
     cut(&plan, a, blocks, 2 * (int64_t)a->k); // so that the sums of slices fit in scratch
     plan.pairs = WARPS / plan.splits;
     plan.capacity = (int)rows;
-    plan.tiles = (int)((rows + TILE_ROWS - 1) / TILE_ROWS);
+    plan.tiles = (int)((rows + tile_rows_for(rows) - 1) / tile_rows_for(rows));
     for (int i = 0; i < a->parts; i++) {
         const int each = plan.pairs, groups = (weight_pairs(&a->part[i].w) + each - 1) / each;
-        plan.part[i].source = stage_source_make(&a->part[i].w, plan.splits);
+        plan.part[i].source = stage_source_make(&a->part[i].w, plan.splits, stage_limit());
         plan.part[i].first = plan.units;
         plan.part[i].groups = groups;
         plan.part[i].counter = counter;
@@ -238,11 +238,13 @@ static linear_plan linear_plan_make(const struct linear_args *a, int64_t rows, s
             partial += (int64_t)groups * each * plan.slices * 32 * tile_rows_for(rows) * plan.tiles;
             counter += groups * plan.tiles;
         }
-        slot = stage_bytes(&a->part[i].w, plan.splits) > slot ? stage_bytes(&a->part[i].w, plan.splits) : slot;
+        const int bytes = stage_bytes(&a->part[i].w, plan.splits, stage_limit());
+        slot = bytes > slot ? bytes : slot;
+        step = plan.part[i].source.step > step ? plan.part[i].source.step : step;
     }
     if (counter > COUNTERS)
         plan.units = 0;
-    plan.room = room_plan_make(blocks / plan.slices + 1, tile_rows_for(rows), slot, 2, 0, shared);
+    plan.room = room_plan_make(blocks / plan.slices + 1, tile_rows_for(rows), slot, step, 2, 0, shared);
     plan.room.aligned = rows_aligned(a->x, a->ldx);
     return plan;
 }

@@ -51,9 +51,20 @@ static inline int weight_pairs(const struct weight *w)
     return (w->n + 31) / 32;
 }
 
+// Whether a block has the room of the chip that the kernels are made for; on others tiles and stages are smaller. No bit depends on it.
+static inline bool roomy(void)
+{
+    return shared_most() >= 200 * 1024;
+}
+
+static inline int stage_limit(void)
+{
+    return (roomy() ? 66 : 33) * 1024;
+}
+
 static inline int tile_rows_for(int64_t rows)
 {
-    return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : TILE_ROWS;
+    return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 || !roomy() ? 4 : TILE_ROWS;
 }
 
 static inline int32_t rows_aligned(const float *x, int64_t ld)
@@ -76,15 +87,16 @@ __host__ __device__ __forceinline__ int sums_bytes(int rows, int turns)
     return turns * WARPS * 32 * rows * 4;
 }
 
-// For units of `blocks` blocks and 1, 2, 4 or 8 rows; slot_bytes: of the longest stage. The window holds a whole unit where that
-// leaves place for two slots, else as much as does.
-static inline room_plan room_plan_make(int blocks, int rows, int slot_bytes, int turns, int extra, size_t *shared)
+// For units of `blocks` blocks and 1, 2, 4 or 8 rows; slot_bytes: of the longest stage, step: blocks of the longest one. The window
+// holds a whole unit where that leaves place for two slots, else as much as does.
+static inline room_plan room_plan_make(int blocks, int rows, int slot_bytes, int step, int turns, int extra,
+                                       size_t *shared)
 {
-    room_plan plan = {rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 2, turns, 0};
-    const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = shared_most(), least = 2 * WARPS;
+    room_plan plan = {rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 1, turns, 0};
+    const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = shared_most();
     const int spare = (most - fixed - 2 * slot_bytes) / (132 * rows) - 1;
     if (plan.capacity > spare)
-        plan.capacity = spare > least ? spare : least;
+        plan.capacity = spare > step ? spare : step;
     const int used = fixed + window_bytes(rows, plan.capacity);
     while (plan.slots < SLOTS_MOST && used + (plan.slots + 1) * slot_bytes <= most)
         plan.slots++;

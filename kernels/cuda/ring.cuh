@@ -16,8 +16,6 @@ enum {
     WARPS = 16, // that take; one more puts
     TAKERS = 32 * WARPS,
     THREADS = TAKERS + 32,
-    STAGE_BYTES = 34 * 1024, // of a stage, when a warp has two blocks in it
-    WHOLE_BYTES = 66 * 1024, // of a stage that has all of k
     SLOTS_MOST = 6,
 };
 
@@ -30,19 +28,19 @@ __host__ __device__ constexpr int ring_scale_bytes(int encoding)
                                                           : 0;
 }
 
-// Blocks of a stage of w when `splits` warps share a pair: all of k where that fits, for then the unit's panels are neighbours in the
-// pack, else one or two a warp.
-__host__ __device__ __forceinline__ int stage_step(const struct weight *w, int splits)
+// Blocks of a stage of w when `splits` warps share a pair: all of k where that fits into `limit` bytes, for then the unit's panels
+// are neighbours in the pack, else one or two a warp. Which warp has a block does not depend on it.
+static inline int stage_step(const struct weight *w, int splits, int limit)
 {
     const int bytes = 2 * WARPS * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
     const int each = ((w->k + 31) / 32 + splits - 1) / splits;
-    return splits * (bytes * each <= WHOLE_BYTES ? each : bytes * 2 <= STAGE_BYTES ? 2 : 1);
+    return splits * (bytes * each <= limit ? each : bytes * 4 <= limit ? 2 : 1);
 }
 
 // Bytes of a slot that holds stages of w.
-static inline int stage_bytes(const struct weight *w, int splits)
+static inline int stage_bytes(const struct weight *w, int splits, int limit)
 {
-    return 2 * (WARPS / splits) * stage_step(w, splits) *
+    return 2 * (WARPS / splits) * stage_step(w, splits, limit) *
            (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
 }
 
@@ -60,7 +58,7 @@ struct stage_source {
     int32_t blocks, step, scale_at;         // of k; of a stage; where scales lie in a slot
 };
 
-static inline stage_source stage_source_make(const struct weight *w, int splits)
+static inline stage_source stage_source_make(const struct weight *w, int splits, int limit)
 {
     stage_source s = {w->data, w->scale, w->data_stride, w->scale_stride};
     s.blocks = (w->k + 31) / 32;
@@ -70,7 +68,7 @@ static inline stage_source stage_source_make(const struct weight *w, int splits)
     s.panel_bytes = s.blocks * s.data_bytes;
     s.scale_panel = scale_panel_bytes(w);
     s.shift = group_shift(w);
-    s.step = stage_step(w, splits);
+    s.step = stage_step(w, splits, limit);
     s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
     return s;
 }
