@@ -131,7 +131,10 @@ local function program_text(p, constants, out)
         for _, a in ipairs(op.args) do
             fields[#fields + 1] = string.format(".%s = %s", a[1], operand(a[2], a[3], p, constants))
         end
-        out(string.format("    RUN(%s, %d, %d, %s);\n", op.name, i - 1, p.capacity[op.pass], table.concat(fields, ", ")))
+        if op.together then out(string.format("    exec_together(e, %d);\n", op.together)) end
+        -- A round's rows follow the lanes that it was bound to.
+        local rows = p.lanes > 1 and string.format("b->lanes.count * %d", p.capacity[op.pass] // p.lanes) or p.capacity[op.pass]
+        out(string.format("    RUN(%s, %d, %s, %s);\n", op.name, i - 1, rows, table.concat(fields, ", ")))
     end
     out("}\n")
 end

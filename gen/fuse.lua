@@ -48,8 +48,63 @@ function fuse.shared_input(ops)
     return out
 end
 
+-- The operand of an op by name.
+local function arg(op, name)
+    for _, a in ipairs(op.args or {}) do
+        if a[1] == name then return a[3] end
+    end
+end
+
+local function same(a, b) return a and b and a.buffer == b.buffer and a.offset == b.offset end
+
+-- Whether nobody but op `reader` sees what `writer` left in v.
+local function only_reader(ops, at, v, reader)
+    for i = at + 1, #ops do
+        local op = ops[i]
+        if op.name == "linear" and i ~= reader and same(op.facts.x, v) then return false end
+        for _, a in ipairs(op.args or {}) do
+            if i ~= reader and type(a[3]) == "table" and a[3].buffer == v.buffer then
+                return a[2] == "out" -- written anew before anybody else reads it
+            end
+        end
+    end
+    return not v.keep
+end
+
+-- How many ops from `i` on a target may do in one launch, of which only the last one's outputs, and what the first changes in
+-- place, are read.
+local function step(ops, i)
+    local op, second, third = ops[i], ops[i + 1], ops[i + 2]
+    if not second or second.pass ~= op.pass then return 1 end
+    if third and third.pass ~= op.pass then third = nil end
+    if op.name == "hc_inject" and second.name == "norm" and same(arg(op, "r"), arg(second, "x")) then return 2 end
+    if op.name == "moe_sum" and second.name == "hc_inject" and same(arg(op, "y"), arg(second, "y"))
+        and only_reader(ops, i, arg(op, "y"), i + 1) then
+        return third and third.name == "norm" and same(arg(second, "r"), arg(third, "x")) and 3 or 2
+    end
+    if op.name == "glu" and second.name == "linear" and same(arg(op, "y"), second.facts.x) and only_reader(ops, i, arg(op, "y"), i + 1) then
+        return 2
+    end
+    if op.name == "linear" and second.name == "hc_mix" and #op.facts.parts == 1
+        and same(op.facts.parts[1].y, arg(second, "gate")) and only_reader(ops, i, op.facts.parts[1].y, i + 1) then
+        return 2
+    end
+    return 1
+end
+
+-- Marks ops that form one step, for targets whose launches are dear: op.together is the number of ops from it on.
+function fuse.together(ops)
+    local i = 1
+    while i <= #ops do
+        local count = step(ops, i)
+        if count > 1 then ops[i].together = count end
+        i = i + count
+    end
+    return ops
+end
+
 -- All rewrites, in order. skip: set of names to leave out.
-fuse.passes = { "shared_input" }
+fuse.passes = { "shared_input", "together" }
 
 function fuse.run(ops, skip)
     for _, name in ipairs(fuse.passes) do

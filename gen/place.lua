@@ -2,7 +2,7 @@
 --
 -- Gives every buffer its place in one static arena. Buffers with a `keep` name outlive their program and get places of their
 -- own at the start, the same in all programs; the others share the rest by lifetime, first fit in the order of first use.
--- Invariant: two buffers that are alive at the same launch never overlap. Where a buffer lies never changes a bit.
+-- Invariant: two buffers that are alive at the same launch, or in the same step (fuse.together), never overlap. Where a buffer lies never changes a bit.
 
 local place = {}
 
@@ -52,15 +52,17 @@ end
 -- Offsets of one program's buffers from `base` on; returns the end. permute: a seed that shuffles the order (tests).
 function place.program(program, kept, base, permute)
     local buffers, by_buffer = {}, {}
+    local first, last = 0, 0 -- ops of the step that op i is in: they may run as one
     for i, op in ipairs(program.ops) do
+        if i > last then first, last = i, i + (op.together or 1) - 1 end
         each_value(op, function(b)
             local e = by_buffer[b]
             if not e then
-                e = { buffer = b, first = i, bytes = round(b.bytes) }
+                e = { buffer = b, first = first, bytes = round(b.bytes) }
                 by_buffer[b] = e
                 buffers[#buffers + 1] = e
             end
-            e.last = i
+            e.last = last
         end)
     end
     if permute then

@@ -42,6 +42,10 @@ int exec_threads(const struct exec *exec);
 // of its pass, which a GPU's grid is made for. Errors are kept until exec_sync.
 void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows);
 
+// The next `count` launches are one step: of what they write only the last one's outputs, and what one changes in place, are read
+// later. A target may do them in one launch.
+void exec_together(struct exec *exec, int count);
+
 // Records what emit launches, without running it. NULL when memory is short or a launch failed; bytes tells how far it came.
 struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
                                const struct bind *bind, int64_t *bytes);

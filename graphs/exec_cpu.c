@@ -156,6 +156,11 @@ void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, 
         run(exec, kernel, args, number);
 }
 
+void exec_together(struct exec *exec, int count)
+{
+    (void)exec, (void)count; // a call costs nothing here
+}
+
 struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
                                const struct bind *bind, int64_t *bytes)
 {

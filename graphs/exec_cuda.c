@@ -26,6 +26,35 @@ static const char *const names[KERNEL_COUNT] = {
 #undef X
 };
 
+// Steps that have a kernel of their own: its launcher gets the arguments of each op, and may say cudaErrorNotSupported before it
+// has launched anything.
+#define STEPS(X)                                                                                                       \
+    X(inject_norm, KERNEL_hc_inject, KERNEL_norm)                                                                      \
+    X(sum_inject, KERNEL_moe_sum, KERNEL_hc_inject)                                                                    \
+    X(sum_inject_norm, KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm)                                                  \
+    X(glu_linear, KERNEL_glu, KERNEL_linear)                                                                           \
+    X(linear_mix, KERNEL_linear, KERNEL_hc_mix)
+#define X(name, ...) cudaError_t cuda_##name(cudaStream_t stream, const void *const *args, int rows);
+STEPS(X)
+#undef X
+
+enum { STEP_MOST = 3, ARGS_MOST = 1024 };
+
+static const struct step {
+    cudaError_t (*launch)(cudaStream_t, const void *const *args, int rows);
+    int kernels[STEP_MOST + 1];
+} steps[] = {
+#define X(name, ...) {cuda_##name, {__VA_ARGS__, -1}},
+    STEPS(X)
+#undef X
+};
+
+// A launch that waits for the rest of its step.
+struct held {
+    int kernel, number, rows;
+    _Alignas(16) unsigned char args[ARGS_MOST];
+};
+
 struct recording {
     cudaGraphExec_t graph;
     int64_t bytes;
@@ -42,6 +71,8 @@ struct exec {
     double *profile;                                      // where to
     double *seconds;                                      // profile while that program runs, else NULL
     cudaEvent_t start, stop;
+    int together, held_count; // launches of the step, and how many of them are held
+    struct held held[STEP_MOST];
 };
 
 // "need and have" of a machine that cannot run this build.
@@ -142,9 +173,8 @@ static void note(struct exec *exec, cudaError_t status, int kernel)
     exec->failed_kernel = kernel;
 }
 
-void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
+static void launch_one(struct exec *exec, int kernel, const void *args, int number, int rows)
 {
-    (void)bytes;
     if (exec->seconds)
         cudaEventRecord(exec->start, exec->stream);
     note(exec, launchers[kernel](exec->stream, args, rows), kernel);
@@ -155,6 +185,57 @@ void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, 
         cudaEventElapsedTime(&ms, exec->start, exec->stop);
         exec->seconds[number] += (double)ms * 1e-3;
     }
+}
+
+static bool is_step(const struct step *step, const struct held *held, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (step->kernels[i] != held[i].kernel)
+            return false;
+    return step->kernels[count] < 0;
+}
+
+// Launches what is held: with the step's own kernel, else one after the other.
+static void launch_held(struct exec *exec)
+{
+    const int count = exec->held_count;
+    const void *args[STEP_MOST];
+    exec->together = exec->held_count = 0;
+    for (int i = 0; i < count; i++)
+        args[i] = exec->held[i].args;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        if (!is_step(&steps[i], exec->held, count))
+            continue;
+        const cudaError_t status = steps[i].launch(exec->stream, args, exec->held[0].rows);
+        if (status == cudaErrorNotSupported)
+            break;
+        note(exec, status, exec->held[count - 1].kernel);
+        return;
+    }
+    for (int i = 0; i < count; i++)
+        launch_one(exec, exec->held[i].kernel, args[i], exec->held[i].number, exec->held[i].rows);
+}
+
+void exec_together(struct exec *exec, int count)
+{
+    if (!exec->seconds && count <= STEP_MOST)
+        exec->together = count;
+}
+
+void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
+{
+    if (!exec->together || bytes > ARGS_MOST) {
+        exec->together = exec->held_count ? exec->together : 0;
+        if (exec->held_count)
+            launch_held(exec);
+        launch_one(exec, kernel, args, number, rows);
+        return;
+    }
+    struct held *held = &exec->held[exec->held_count++];
+    *held = (struct held){.kernel = kernel, .number = number, .rows = rows};
+    memcpy(held->args, args, bytes);
+    if (exec->held_count == exec->together)
+        launch_held(exec);
 }
 
 // What a capture took, by what the card has left. Others may allocate meanwhile, so no graph counts for more than its launches can take.

@@ -110,7 +110,7 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
         const experts_unit u = experts_unit_at(plan, c, unit);
         const int count = gather(c.pairs, c.list, [&](int i) { return c.ids[i] == u.expert; });
         s.expert = u.expert;
-        s.first = u.first;
+        s.pair = u.first + s.own;
         s.from = 0;
         s.to = plan.up.blocks;
         for (int first = 0; first < count; first += most) {
@@ -118,7 +118,7 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
             float *of_gate = room_sums(plan.room, memory, turn),
                   *of_up = gate ? room_sums(plan.room, memory, turn + 1) : of_gate;
             turn += gate ? 2 : 1;
-            s.tile = {x, ldx, c.list, divisor, first, rows, up->k, plan.room.aligned};
+            s.tile = {x, ldx, c.list, divisor, first, rows, up->k, plan.room.aligned, NULL, 0};
             s.x.from = s.x.to = 0;
             for (int matrix = gate ? 0 : 1; matrix < 2; matrix++) {
                 const stage_source &source = matrix ? plan.up : plan.gate;

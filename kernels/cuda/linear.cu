@@ -10,13 +10,23 @@
 
 #include "kernels/cuda/linear.cuh"
 
-enum { COUNTERS = 1 << 17, SLICES_MOST = 16 };
+enum { COUNTERS = 1 << 17, SLICES_MOST = 16, STREAMS_MOST = 4 };
 
 // How many slices of a group have come; zero between launches, since the last to come clears it.
 __device__ unsigned int slice_counter[COUNTERS];
 
+// What a step does beside the product.
+struct linear_step {
+    const float *up; // glu before it: x is silu(x) * up
+    int64_t ld_up;
+    const float *xn; // hc_mix behind it: the outputs are gates of xn's streams of dim numbers, y their mix
+    float *y;
+    int32_t streams, dim;
+};
+
 struct linear_plan {
     room_plan room;
+    linear_step step;
     int32_t splits, slices, pairs; // warps of a pair; blocks of a pair; pairs of a unit
     int32_t capacity;              // rows that the launch is made for
     int32_t units, tiles;          // tiles of TILE_ROWS rows that the capacity has
@@ -47,7 +57,7 @@ __device__ __forceinline__ linear_unit unit_at(const struct linear_args &a, cons
         u.from = share_begin(blocks, u.slice, plan.slices);
         u.to = share_begin(blocks, u.slice + 1, plan.slices);
     }
-    u.first = u.group * plan.pairs;
+    u.first = plan.step.y ? u.group : u.group * plan.pairs;
     return u;
 }
 
@@ -86,6 +96,28 @@ __device__ __forceinline__ void linear_store(const linear_part &part, float fact
 {
     if (o < part.w.n && r < rows)
         part.y[(int64_t)r * part.ldy + o] = activate(v * factor, part.activation);
+}
+
+// The mix of the streams' pairs, which are those of the unit: hc_mix's operations in its order.
+__device__ __forceinline__ void linear_mix(const linear_plan &plan, const linear_unit &u, int tile, int rows, int turn,
+                                           float factor, const float *sums)
+{
+    const int shift = plan.room.shift, wide = 32 << shift, i = (threadIdx.x + 32 * turn) & (TAKERS - 1);
+    const int r = (tile << shift) + (i & ((1 << shift) - 1)), o = u.first * 32 + (i >> shift);
+    const bool mine = i < wide && r < rows;
+    float x[STREAMS_MOST], sum = 0;
+#pragma unroll
+    for (int c = 0; c < STREAMS_MOST; c++)
+        x[c] = mine ? plan.step.xn[((int64_t)r * STREAMS_MOST + c) * plan.step.dim + o] : 0.0f;
+    some_wait(TAKERS);
+    if (!mine)
+        return;
+#pragma unroll
+    for (int c = 0; c < STREAMS_MOST; c++) {
+        const float gate = reduced(sums + c * plan.splits * wide + i, plan.splits, wide) * factor;
+        sum = fmaf(__fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-gate))), x[c], sum);
+    }
+    plan.step.y[(int64_t)r * plan.step.dim + o] = __fmul_rn(sum, 1.0f / (float)STREAMS_MOST);
 }
 
 // Adds the warps' sums of each pair, then, with several slices, the blocks' sums; stores the outputs. turn: units so far; factor: of
@@ -153,14 +185,15 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     const int rows = linear_rows(a), wide = 1 << plan.room.shift, tiles = (rows + wide - 1) >> plan.room.shift;
     for (int tile = 0; tile < tiles; tile++) {
         const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
-        s.tile = {a.x, a.ldx, NULL, 1, tile * wide, left < wide ? left : wide, a.k, plan.room.aligned};
+        s.tile = {a.x,          a.ldx,          NULL, 1, tile * wide, left < wide ? left : wide, a.k, plan.room.aligned,
+                  plan.step.up, plan.step.ld_up};
         s.x.from = s.x.to = 0;
         for (int unit = blockIdx.x; unit < plan.units; unit += gridDim.x, turn++) {
             const linear_unit u = unit_at(a, plan, unit);
             float *sums = room_sums(plan.room, memory, turn);
             const stage_source &source = plan.part[u.part].source;
             s.w = &a.part[u.part].w;
-            s.first = u.first;
+            s.pair = u.first + s.own * (source.stride >> 1);
             s.from = u.from;
             s.to = u.to;
             s.step = source.step;
@@ -169,7 +202,10 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.sums = sums + (warp * 32 << plan.room.shift);
             const float factor = a.part[u.part].alpha * (s.w->global ? *s.w->global : 1.0f);
             share_run<CODE, EIGHT>::run(&s);
-            linear_reduce(a, plan, u, tile, rows, turn, factor, sums, arrived);
+            if (plan.step.y)
+                linear_mix(plan, u, tile, rows, turn, factor, sums);
+            else
+                linear_reduce(a, plan, u, tile, rows, turn, factor, sums, arrived);
         }
     }
 }
@@ -217,18 +253,26 @@ static void cut(struct linear_plan *plan, const struct linear_args *a, int block
         }
 }
 
-static linear_plan linear_plan_make(const struct linear_args *a, int64_t rows, size_t *shared)
+static linear_plan linear_plan_make(const struct linear_args *a, const linear_step *step, int64_t rows, size_t *shared)
 {
     linear_plan plan = {};
-    int blocks = (a->k + 31) / 32, counter = 0, slot = 0, step = 0;
+    int blocks = (a->k + 31) / 32, counter = 0, slot = 0, most = 0;
     int64_t partial = 0;
+    if (step)
+        plan.step = *step;
     cut(&plan, a, blocks, 2 * (int64_t)a->k); // so that the sums of slices fit in scratch
+    if (plan.step.y) {                        // a unit has a pair of each stream
+        plan.splits = WARPS / STREAMS_MOST;
+        plan.slices = 1;
+    }
     plan.pairs = WARPS / plan.splits;
     plan.capacity = (int)rows;
     plan.tiles = (int)((rows + tile_rows_for(rows) - 1) / tile_rows_for(rows));
     for (int i = 0; i < a->parts; i++) {
         const int each = plan.pairs, groups = (weight_pairs(&a->part[i].w) + each - 1) / each;
         plan.part[i].source = stage_source_make(&a->part[i].w, plan.splits, stage_limit());
+        if (plan.step.y)
+            plan.part[i].source.stride = plan.step.dim / 16;
         plan.part[i].first = plan.units;
         plan.part[i].groups = groups;
         plan.part[i].counter = counter;
@@ -240,22 +284,20 @@ static linear_plan linear_plan_make(const struct linear_args *a, int64_t rows, s
         }
         const int bytes = stage_bytes(&a->part[i].w, plan.splits, stage_limit());
         slot = bytes > slot ? bytes : slot;
-        step = plan.part[i].source.step > step ? plan.part[i].source.step : step;
+        most = plan.part[i].source.step > most ? plan.part[i].source.step : most;
     }
     if (counter > COUNTERS)
         plan.units = 0;
-    plan.room = room_plan_make(blocks / plan.slices + 1, tile_rows_for(rows), slot, step, 2, 0, shared);
+    plan.room = room_plan_make(blocks / plan.slices + 1, tile_rows_for(rows), slot, most, 2, 0, shared);
     plan.room.aligned = rows_aligned(a->x, a->ldx);
     return plan;
 }
 
-extern "C" cudaError_t cuda_linear(cudaStream_t stream, const struct linear_args *args, int rows)
+static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
 {
-    if (args->row_class == CLASS_PROMPT)
-        return linear_prompt(stream, args, rows);
     size_t shared;
-    int64_t all = (int64_t)rows * (args->row_multiple > 1 ? args->row_multiple : 1);
-    linear_plan plan = linear_plan_make(args, all, &shared);
+    const int64_t all = (int64_t)rows * (args->row_multiple > 1 ? args->row_multiple : 1);
+    const linear_plan plan = linear_plan_make(args, step, all, &shared);
     if (plan.units == 0)
         return cudaErrorInvalidValue;
     const int most = multiprocessors();
@@ -268,4 +310,41 @@ extern "C" cudaError_t cuda_linear(cudaStream_t stream, const struct linear_args
                        linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value>, *args, plan);
     });
     return error;
+}
+
+extern "C" cudaError_t cuda_linear(cudaStream_t stream, const struct linear_args *args, int rows)
+{
+    return args->row_class == CLASS_PROMPT ? linear_prompt(stream, args, rows)
+                                           : linear_launch(stream, args, NULL, rows);
+}
+
+extern "C" cudaError_t cuda_glu_linear(cudaStream_t stream, const void *const *args, int rows)
+{
+    const struct glu_args *glu = (const struct glu_args *)args[0];
+    struct linear_args linear = *(const struct linear_args *)args[1];
+    linear_step step = {};
+    if (linear.row_class == CLASS_PROMPT || linear.row_multiple > 1 || !glu->g || glu->activation != ACT_SILU ||
+        glu->width != linear.k || rows_aligned(glu->g, glu->ldg) != rows_aligned(glu->u, glu->ldu))
+        return cudaErrorNotSupported;
+    linear.x = glu->g;
+    linear.ldx = glu->ldg;
+    step.up = glu->u;
+    step.ld_up = glu->ldu;
+    return linear_launch(stream, &linear, &step, rows);
+}
+
+extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *args, int rows)
+{
+    const struct linear_args *linear = (const struct linear_args *)args[0];
+    const struct hc_mix_args *mix = (const struct hc_mix_args *)args[1];
+    linear_step step = {};
+    if (linear->row_class == CLASS_PROMPT || linear->row_multiple > 1 || linear->parts != 1 ||
+        mix->streams != STREAMS_MOST || mix->dim % 32 || linear->part[0].w.n != mix->streams * mix->dim ||
+        linear->part[0].activation != ACT_NONE)
+        return cudaErrorNotSupported;
+    step.xn = mix->xn;
+    step.y = mix->y;
+    step.streams = mix->streams;
+    step.dim = mix->dim;
+    return linear_launch(stream, linear, &step, rows);
 }

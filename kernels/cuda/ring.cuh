@@ -56,6 +56,7 @@ struct stage_source {
     int32_t panels, panel_bytes, scale_panel;
     int32_t data_bytes, scale_bytes, shift; // of a block; of a group of 1 << shift blocks
     int32_t blocks, step, scale_at;         // of k; of a stage; where scales lie in a slot
+    int32_t stride;                         // panels from a pair of a unit to the next
 };
 
 static inline stage_source stage_source_make(const struct weight *w, int splits, int limit)
@@ -70,6 +71,7 @@ static inline stage_source stage_source_make(const struct weight *w, int splits,
     s.shift = group_shift(w);
     s.step = stage_step(w, splits, limit);
     s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
+    s.stride = 2;
     return s;
 }
 
@@ -109,18 +111,19 @@ __device__ __forceinline__ void ring_next(weight_ring *r)
     }
 }
 
-// Puts the stages of blocks from .. to - 1 of `most` (16 at most) panels from `first` on, as far as there are so many; `put` counts stages.
+// Puts the stages of blocks from .. to - 1 of `most` (16 at most) panels, pair after pair from panel `first` on, as far as there are so many; `put` counts stages.
 // Lanes 0 .. 15 have a panel's codes each, 16 .. 31 its scales. pause(): called once, when the ring is full or sooner; false: stop.
 template <class PAUSE>
 __device__ __forceinline__ bool ring_put(weight_ring *r, const stage_source &s, int64_t expert, int first, int most,
                                          int from, int to, int *put, int lane, const PAUSE &pause)
 {
-    const int count = s.panels - first < most ? s.panels - first : most, piece = lane & 15, of_scales = lane >> 4;
-    const bool whole = to - from == s.blocks && s.step >= s.blocks; // then panels are neighbours
+    const int count = s.stride == 2 && s.panels - first < most ? s.panels - first : most, piece = lane & 15,
+              of_scales = lane >> 4;
+    const bool whole = to - from == s.blocks && s.step >= s.blocks && s.stride == 2; // then panels are neighbours
     const bool mine = piece < (whole ? 1 : count) && (!of_scales || s.scale_bytes);
-    const int times = whole ? count : 1;
-    const uint8_t *source = of_scales ? s.scale + expert * s.scale_stride + (int64_t)(first + piece) * s.scale_panel
-                                      : s.data + expert * s.data_stride + (int64_t)(first + piece) * s.panel_bytes;
+    const int times = whole ? count : 1, panel = first + (piece >> 1) * s.stride + (piece & 1);
+    const uint8_t *source = of_scales ? s.scale + expert * s.scale_stride + (int64_t)panel * s.scale_panel
+                                      : s.data + expert * s.data_stride + (int64_t)panel * s.panel_bytes;
     for (int b = from; b < to; b += s.step) {
         const int n = to - b < s.step ? to - b : s.step, group = b >> s.shift, data = n * s.data_bytes,
                   scales = (((b + n - 1) >> s.shift) - group + 1) * s.scale_bytes;

@@ -25,6 +25,8 @@ struct row_source_tile {
     const int32_t *list; // in shared memory
     int32_t divisor, first, count, k;
     int32_t aligned; // rows begin at multiples of 16 bytes
+    const float *up; // NULL, or x is silu(x) * up, whose rows lie ld_up apart
+    int64_t ld_up;
 };
 
 // What a block holds of x in shared memory: blocks from .. to - 1 of k, of 1 << shift rows; it has place for `capacity` blocks.
@@ -88,6 +90,13 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
         if (item < items && r < t.count) {
             const int64_t row = t.list ? t.list[t.first + r] / t.divisor : t.first + r;
             load_eight(t.x + row * t.ld, (from + block) * 32 + l * 8, t.k, t.aligned != 0, v);
+            if (t.up) {
+                float u[8];
+                load_eight(t.up + row * t.ld_up, (from + block) * 32 + l * 8, t.k, t.aligned != 0, u);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    v[i] = __fmul_rn(__fdiv_rn(v[i], __fadd_rn(1.0f, expf(-v[i]))), u[i]);
+            }
         }
         float sum = sum_eight(v);
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
@@ -178,7 +187,7 @@ __device__ __forceinline__ int sum_row(int i, int lane)
 struct share {
     const struct weight *w;
     int64_t expert;
-    int32_t first, from, to;       // the unit's first pair, and blocks
+    int32_t pair, from, to; // the warp's pair, and the unit's blocks
     int32_t step, scale_at, shift; // of w, see stage_source
     int32_t splits, own, part, lane;
     float *sums; // of the unit, for this warp: [32][rows]
@@ -195,10 +204,11 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
     const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, low_at = 64 << rows, column = lane >> 2;
     const int column_at = EIGHT ? column * 64 : (column >> 2) * low_at + (column & mask) * 64;
-    const bool live = (s->first + s->own) * 32 < s->w->n;
+    const bool live = s->pair * 32 < s->w->n;
     const uint8_t *apart = s->w->scale; // scales that do not go through the ring
     if (CODE::APART)
-        apart += s->expert * s->w->scale_stride + (int64_t)(live ? 2 * s->first + panel : 0) * scale_panel_bytes(s->w);
+        apart +=
+            s->expert * s->w->scale_stride + (int64_t)(live ? 2 * s->pair + (panel & 1) : 0) * scale_panel_bytes(s->w);
     float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)

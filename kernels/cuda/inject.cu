@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steps around a hyper-connection's injection in one launch: the sum of the experts before it, the norm of the streams after it.
+//
+// Invariant: the same operations in the same order as moe_sum, hc_inject and norm one after the other; a block has one stream
+// of one row.
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/mixture.cuh"
+
+enum {
+    INJECT_KEEP = 2,
+    SUM_ROWS = 64
+}; // vectors a thread; rows up to which each stream's block may sum the experts anew
+
+struct inject_step {
+    struct moe_sum_args sum;
+    struct hc_inject_args inject;
+    struct norm_args norm;
+};
+
+template <bool SUM, bool NORM>
+__global__ void __launch_bounds__(1024) inject_kernel(const __grid_constant__ struct inject_step a)
+{
+    __shared__ float space[WARP];
+    const int64_t r = blockIdx.y, c = blockIdx.x, at = c * a.inject.dim;
+    const int32_t dim = a.inject.dim, step = (int32_t)blockDim.x * 4, first = (int32_t)threadIdx.x * 4;
+    vec<4> weight[INJECT_KEEP], kept[INJECT_KEEP];
+#pragma unroll
+    for (int n = 0; n < INJECT_KEEP; n++)
+        if (NORM && first + n * step < dim)
+            weight[n] = vec_load<4>(a.norm.w + at + first + n * step);
+    pdl_wait();
+    pdl_trigger();
+    if (r >= a.inject.pass->rows)
+        return;
+    const float inject = f_mul(2.0f, f_sigmoid(a.inject.inject[r * a.inject.ldi + c]));
+    float *stream = a.inject.r + r * a.inject.streams * dim + at, sum = 0;
+#pragma unroll
+    for (int n = 0; n < INJECT_KEEP; n++)
+        if (first + n * step < dim) {
+            const int32_t i = first + n * step;
+            kept[n] = vec_load<4>(stream + i);
+            const vec<4> y = SUM ? moe_sum_at<4>(a.sum, r, i) : vec_load<4>(a.inject.y + r * dim + i);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                kept[n].v[j] = fmaf(inject, y.v[j], kept[n].v[j]);
+            vec_store<4>(stream + i, kept[n]);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                sum = fmaf(kept[n].v[j], kept[n].v[j], sum);
+        }
+    if (!NORM)
+        return;
+    float *y = a.norm.y + r * a.norm.ldy + at;
+    const float factor = 1.0f / sqrtf(block_sum(sum, space) / (float)dim + a.norm.eps);
+#pragma unroll
+    for (int n = 0; n < INJECT_KEEP; n++)
+        if (first + n * step < dim) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                kept[n].v[j] = f_mul(f_mul(kept[n].v[j], factor), weight[n].v[j]);
+            vec_store<4>(y + first + n * step, kept[n]);
+        }
+}
+
+// sum, norm: NULL when the step is without.
+static cudaError_t inject_launch(cudaStream_t stream, const struct moe_sum_args *sum,
+                                 const struct hc_inject_args *inject, const struct norm_args *norm, int rows)
+{
+    const int32_t dim = inject->dim;
+    const unsigned threads = threads_for(dim, 4, 1024);
+    struct inject_step a = {};
+    if (!vec_fits(inject->y, 0, dim) || !vec_fits(inject->r, 0, dim) || (int64_t)threads * 4 * INJECT_KEEP < dim)
+        return cudaErrorNotSupported;
+    if (sum && (!moe_sum_wide(sum) || sum->width != dim || rows > SUM_ROWS))
+        return cudaErrorNotSupported;
+    if (norm && (norm->groups != inject->streams || norm->dim != dim || norm->ldx != inject->streams * dim ||
+                 !vec_fits(norm->y, norm->ldy, dim) || !vec_fits(norm->w, 0, dim)))
+        return cudaErrorNotSupported;
+    a.inject = *inject;
+    if (sum)
+        a.sum = *sum;
+    if (norm)
+        a.norm = *norm;
+    const dim3 grid((unsigned)inject->streams, (unsigned)rows);
+    if (sum && norm)
+        return launch(stream, grid, threads, 0, inject_kernel<true, true>, a);
+    if (sum)
+        return launch(stream, grid, threads, 0, inject_kernel<true, false>, a);
+    return launch(stream, grid, threads, 0, inject_kernel<false, true>, a);
+}
+
+extern "C" cudaError_t cuda_inject_norm(cudaStream_t stream, const void *const *args, int rows)
+{
+    return inject_launch(stream, NULL, (const struct hc_inject_args *)args[0], (const struct norm_args *)args[1], rows);
+}
+
+extern "C" cudaError_t cuda_sum_inject(cudaStream_t stream, const void *const *args, int rows)
+{
+    return inject_launch(stream, (const struct moe_sum_args *)args[0], (const struct hc_inject_args *)args[1], NULL,
+                         rows);
+}
+
+extern "C" cudaError_t cuda_sum_inject_norm(cudaStream_t stream, const void *const *args, int rows)
+{
+    return inject_launch(stream, (const struct moe_sum_args *)args[0], (const struct hc_inject_args *)args[1],
+                         (const struct norm_args *)args[2], rows);
+}
