@@ -19,8 +19,7 @@ struct experts_plan {
 
 // What a block knows of the choices, in shared memory: first[i] of `count` experts is the lowest (row, slot) that chose it.
 struct experts_chosen {
-    const int32_t *ids;
-    int32_t *first, *list; // list: the unit's (row, slot)s
+    int32_t *ids, *first, *list; // list: the unit's (row, slot)s
     int32_t pairs, count;
 };
 
@@ -49,8 +48,15 @@ template <class YES> __device__ __forceinline__ int gather(int pairs, int32_t *l
     return total;
 }
 
-__device__ __forceinline__ int choose(const experts_chosen &c, int experts)
+// The experts of a single row are all different.
+__device__ __forceinline__ int choose(const experts_chosen &c, int slots, int experts)
 {
+    if (c.pairs == slots) {
+        if (threadIdx.x < slots)
+            c.first[threadIdx.x] = threadIdx.x;
+        return slots;
+    }
+    some_wait(TAKERS); // the ids are there
     return gather(c.pairs, c.first, [&](int i) {
         const int e = c.ids[i];
         bool fresh = e >= 0 && e < experts;
@@ -58,6 +64,14 @@ __device__ __forceinline__ int choose(const experts_chosen &c, int experts)
             fresh = fresh && c.ids[j] != e;
         return fresh;
     });
+}
+
+// The unit's list when its expert has one (row, slot).
+__device__ __forceinline__ void list_alone(const experts_chosen &c, int which)
+{
+    if (threadIdx.x == 0)
+        c.list[0] = c.first[which];
+    some_wait(TAKERS);
 }
 
 // Unit `unit`: an expert, and the first of its pairs.
@@ -79,8 +93,8 @@ __device__ __forceinline__ void experts_put(const experts_plan &plan, const expe
     auto go_on = []() { return true; };
     for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
         const experts_unit u = experts_unit_at(plan, c, unit);
-        int rows = 0;
-        for (int i = 0; i < c.pairs; i++)
+        int rows = c.pairs == c.count;
+        for (int i = 0; i < c.pairs && c.pairs != c.count; i++)
             rows += c.ids[i] == u.expert;
         for (int first = 0; first < rows; first += 1 << plan.room.shift)
             for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
@@ -108,7 +122,11 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
     s.x = room_window(plan.room, memory);
     for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
         const experts_unit u = experts_unit_at(plan, c, unit);
-        const int count = gather(c.pairs, c.list, [&](int i) { return c.ids[i] == u.expert; });
+        int count = 1;
+        if (c.pairs == c.count) // nobody shares an expert
+            list_alone(c, unit / plan.groups);
+        else
+            count = gather(c.pairs, c.list, [&](int i) { return c.ids[i] == u.expert; });
         s.expert = u.expert;
         s.pair = u.first + s.own;
         s.from = 0;
@@ -138,16 +156,18 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
 
 // Everything of a kernel: choices, then the two roles.
 template <class CODE, class FINISH>
-__device__ __forceinline__ void experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int capacity,
-                                            int experts, const struct weight *gate, const struct weight *up,
-                                            const float *x, int64_t ldx, int divisor, unsigned char *memory,
-                                            const FINISH &finish)
+__device__ __forceinline__ void experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots,
+                                            int capacity, int experts, const struct weight *gate,
+                                            const struct weight *up, const float *x, int64_t ldx, int divisor,
+                                            unsigned char *memory, const FINISH &finish)
 {
     __shared__ int count;
     int32_t *lists = (int32_t *)room_extra(plan.room, memory);
-    experts_chosen c = {ids, lists, lists + capacity, pairs, 0};
+    experts_chosen c = {lists, lists + capacity, lists + 2 * capacity, pairs, 0};
     if (threadIdx.x < TAKERS) {
-        const int chosen = choose(c, experts);
+        for (int i = threadIdx.x; i < pairs; i += TAKERS)
+            c.ids[i] = ids[i];
+        const int chosen = choose(c, slots, experts);
         if (threadIdx.x == 0)
             count = chosen;
     } else if (threadIdx.x == TAKERS) {
@@ -186,8 +206,8 @@ __global__ void __launch_bounds__(THREADS, 1) experts_up_kernel(const __grid_con
             a.h[(int64_t)list[r] * a.inner + o] = gated ? activate(gate, ACT_SILU) * up : activate(up, a.activation);
         }
     };
-    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, capacity, a.experts, gated ? &a.gate : NULL, &a.up, a.x,
-                      a.ldx, a.slots, memory, finish);
+    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, a.slots, capacity, a.experts, gated ? &a.gate : NULL, &a.up,
+                      a.x, a.ldx, a.slots, memory, finish);
 }
 
 template <class CODE>
@@ -209,8 +229,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                     reduced(sums + own * plan.splits * wide + f, plan.splits, wide) * factor;
         }
     };
-    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, capacity, a.experts, NULL, &a.down, a.h, a.k, 1, memory,
-                      finish);
+    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, a.slots, capacity, a.experts, NULL, &a.down, a.h, a.k, 1,
+                      memory, finish);
 }
 
 // Cuts are made for `slots` experts of one row. other: gate, or NULL.
@@ -243,7 +263,7 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
     if (other && stage_bytes(other, plan.splits, stage_limit()) > slot)
         slot = stage_bytes(other, plan.splits, stage_limit());
     plan.room = room_plan_make(blocks, tile < EXPERT_TILE_ROWS ? tile : EXPERT_TILE_ROWS, slot, plan.up.step,
-                               other ? 4 : 2, rows * slots * 8, shared);
+                               other ? 4 : 2, rows * slots * 12, shared);
     plan.room.aligned = rows_aligned(x, ldx);
     return plan;
 }

@@ -187,7 +187,7 @@ __device__ __forceinline__ int sum_row(int i, int lane)
 struct share {
     const struct weight *w;
     int64_t expert;
-    int32_t pair, from, to; // the warp's pair, and the unit's blocks
+    int32_t pair, from, to;        // the warp's pair, and the unit's blocks
     int32_t step, scale_at, shift; // of w, see stage_source
     int32_t splits, own, part, lane;
     float *sums; // of the unit, for this warp: [32][rows]
@@ -226,19 +226,33 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
         const unsigned char *slot = ring_take(&s->ring);
         const unsigned char *data = slot + (panel * n + s->part) * DATA + quarter * CODE::DATA_QUARTER,
                             *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
-        if (live)
-#pragma unroll 2
-            for (int at = s->part; at < n; at += s->splits) {
-                CODE code;
-                code.take(data,
-                          CODE::APART ? apart + ((b + at) >> 2) * 4
-                                      : scale + (((b + at) >> shift) - (b >> shift)) * SCALE,
-                          l);
-                block_product<CODE, EIGHT>(code, x, low_at, x_sums, mask, l, sums, low);
-                data += s->splits * DATA;
-                x += s->splits << (rows + 7);
-                x_sums += s->splits << rows;
-            }
+        int at = s->part;
+        auto load = [&](CODE *code, int which) {
+            const int block = at + which * s->splits;
+            code->take(data + which * s->splits * DATA,
+                       CODE::APART ? apart + ((b + block) >> 2) * 4
+                                   : scale + (((b + block) >> shift) - (b >> shift)) * SCALE,
+                       l);
+        };
+        auto product = [&](const CODE &code, int which) {
+            block_product<CODE, EIGHT>(code, x + (which * s->splits << (rows + 7)), low_at,
+                                       x_sums + (which * s->splits << rows), mask, l, sums, low);
+        };
+        for (; live && at + s->splits < n; at += 2 * s->splits) { // two at a time, so that their instructions mix
+            CODE one, two;
+            load(&one, 0);
+            load(&two, 1);
+            product(one, 0);
+            product(two, 1);
+            data += 2 * s->splits * DATA;
+            x += 2 * s->splits << (rows + 7);
+            x_sums += 2 * s->splits << rows;
+        }
+        if (live && at < n) {
+            CODE one;
+            load(&one, 0);
+            product(one, 0);
+        }
         ring_give(&s->ring, lane);
     }
 #pragma unroll
