@@ -160,6 +160,49 @@ local function check_fuse()
     ok(#fuse.run({ linear(x), linear(x) }, { shared_input = true }) == 2, "fuse: can be left out")
 end
 
+-- ---- steps by themselves ------------------------------------------------------------------------------------------------
+
+local function op(name, args, pass) return { name = name, pass = pass or "trunk", facts = {}, args = args } end
+
+-- The step that begins at the first op of a list.
+local function first_step(...) return fuse.together({ ... })[1].together end
+
+local function check_steps()
+    local y, r, w, n, g = value(), value(), value(), value(), value()
+    local sum = function() return op("moe_sum", { { "routed", "in", w }, { "y", "out", y } }) end
+    local inject = function() return op("hc_inject", { { "y", "in", y }, { "r", "inout", r } }) end
+    local norm = function(x, pass) return op("norm", { { "x", "in", x or r }, { "y", "out", n } }, pass) end
+    local glu = function() return op("glu", { { "g", "in", w }, { "y", "out", g } }) end
+    ok(first_step(inject(), norm()) == 2, "steps: an injection and the norm of its streams")
+    ok(not first_step(inject(), norm(value())), "steps: not the norm of something else")
+    ok(not first_step(inject(), norm(r, "head")), "steps: not across passes")
+    ok(first_step(sum(), inject(), norm()) == 3, "steps: the experts' sum before them")
+    ok(first_step(sum(), inject(), other("in", value())) == 2, "steps: or without a norm")
+    ok(not first_step(sum(), inject(), norm(), other("in", y)), "steps: not when the sum is read later")
+    ok(first_step(sum(), inject(), norm(), other("out", y), other("in", y)) == 3, "steps: but when it is written anew before")
+    ok(first_step(glu(), linear(g)) == 2, "steps: a glu and the product of its rows")
+    ok(not first_step(glu(), linear(g), linear(g)), "steps: not when two products read it")
+    ok(not first_step(glu(), linear(value())), "steps: not a product of something else")
+    local gates = linear(value())
+    local mix = op("hc_mix", { { "gate", "in", gates.facts.parts[1].y }, { "y", "out", value() } })
+    ok(first_step(gates, mix) == 2, "steps: gates and their mix")
+end
+
+-- An input of a step's first op and an output of its last are alive at once.
+local function check_step_places()
+    local function at(together)
+        local a, b, c = { bytes = 64 }, { bytes = 64 }, { bytes = 64 }
+        local first = { args = { { "x", "in", { buffer = a } }, { "y", "out", { buffer = b } } }, together = together }
+        local second = { args = { { "x", "in", { buffer = b } }, { "y", "out", { buffer = c } } } }
+        place.program({ ops = { first, second } }, {}, 0)
+        return a.at, c.at
+    end
+    local a, c = at(2)
+    ok(a ~= c, "place: what a step reads is kept until its end")
+    a, c = at(nil)
+    ok(a == c, "place: and given away without a step")
+end
+
 -- ---- placement by itself ----------------------------------------------------------------------------------------------------
 
 local function random_program(seed)
@@ -391,6 +434,8 @@ os.execute("mkdir -p " .. OUT)
 check_golden()
 check_reproducible()
 check_fuse()
+check_steps()
+check_step_places()
 check_place()
 check_ops()
 check_end_tokens()
