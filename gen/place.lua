@@ -2,7 +2,8 @@
 --
 -- Gives every buffer its place in one static arena. Buffers with a `keep` name outlive their program and get places of their
 -- own at the start, the same in all programs; the others share the rest by lifetime, first fit in the order of first use.
--- Invariant: two buffers that are alive at the same launch, or in the same step (fuse.together), never overlap. Where a buffer lies never changes a bit.
+-- Invariant: two buffers that are alive at the same launch, or in the same step (fuse.together), never overlap. Where a buffer lies
+-- never changes a bit.
 
 local place = {}
 
