@@ -130,7 +130,7 @@ static void test_masks(void)
     ok(same && legal, "draw: a mask gives the draw of a row with -infinity elsewhere");
     const float none[] = {1, NAN, -INFINITY, NAN};
     const uint32_t last = 12;
-    ok(sampler_draw(none, 4, &(struct sampler){1, 0.9f, 0, 3, 3, &last}, 0, scratch) == 2,
+    ok(sampler_draw(none, 4, &(struct sampler){1, 0.9f, 0, 3, 3, NULL, &last}, 0, scratch) == 2,
        "draw: without a usable logit the lowest id of the mask");
     free(masked);
     free(logits);

@@ -154,6 +154,7 @@ static void test_shape(int i)
 
 #include "tests/cuda_matrix_bench.h"
 #include "tests/cuda_matrix_experts.h"
+#include "tests/cuda_matrix_steps.h"
 
 int main(int count, char **arguments)
 {
@@ -163,7 +164,9 @@ int main(int count, char **arguments)
     for (int i = 0; i < SHAPES; i++)
         if (only < 0 || only == i)
             test_shape(i);
-    if (only < 0 || only >= SHAPES)
+    if (only < 0 || only >= SHAPES) {
         test_experts();
+        test_linear_steps();
+    }
     return done();
 }

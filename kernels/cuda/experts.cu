@@ -113,13 +113,7 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
 {
     const int warp = threadIdx.x >> 5, wide = 32 << plan.room.shift, most = 1 << plan.room.shift;
     int turn = 0;
-    share s;
-    s.lane = threadIdx.x & 31;
-    s.splits = plan.splits;
-    s.own = warp / plan.splits;
-    s.part = warp % plan.splits;
-    s.ring = room_ring(plan.room, memory);
-    s.x = room_window(plan.room, memory);
+    share s = share_open(plan.room, plan.splits, memory);
     for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
         const experts_unit u = experts_unit_at(plan, c, unit);
         int count = 1;

@@ -173,14 +173,7 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
 {
     const int warp = threadIdx.x >> 5;
     int turn = 0;
-    share s;
-    s.expert = 0;
-    s.lane = threadIdx.x & 31;
-    s.splits = plan.splits;
-    s.own = warp / plan.splits;
-    s.part = warp % plan.splits;
-    s.ring = room_ring(plan.room, memory);
-    s.x = room_window(plan.room, memory);
+    share s = share_open(plan.room, plan.splits, memory);
     pdl_wait();
     const int rows = linear_rows(a), wide = 1 << plan.room.shift, tiles = (rows + wide - 1) >> plan.room.shift;
     for (int tile = 0; tile < tiles; tile++) {

@@ -122,6 +122,19 @@ __device__ __forceinline__ unsigned char *room_extra(const room_plan &plan, unsi
     return room_window(plan, memory).memory + window_bytes(1 << plan.shift, plan.capacity);
 }
 
+// A taker's share as far as it is the same for all units.
+__device__ __forceinline__ share share_open(const room_plan &plan, int splits, unsigned char *memory)
+{
+    share s = {};
+    s.lane = threadIdx.x & 31;
+    s.splits = splits;
+    s.own = (threadIdx.x >> 5) / splits;
+    s.part = (threadIdx.x >> 5) % splits;
+    s.ring = room_ring(plan, memory);
+    s.x = room_window(plan, memory);
+    return s;
+}
+
 // Sums of the product with number `turn`: a warp's, then the next warp's.
 __device__ __forceinline__ float *room_sums(const room_plan &plan, unsigned char *memory, int turn)
 {

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Steps that linear does in one launch: glu before a product, the mix of streams behind gates. Against double precision, and the same
+// bits for any number of rows.
+
+#ifndef CUDA_MATRIX_STEPS_H
+#define CUDA_MATRIX_STEPS_H
+
+extern "C" {
+cudaError_t cuda_glu_linear(cudaStream_t stream, const void *const *args, int rows);
+cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *args, int rows);
+}
+
+enum { STEP_ROWS = 9, STEP_STREAMS = 4 };
+
+static float *step_random(int64_t count, float scale)
+{
+    float *x = (float *)malloc((size_t)count * 4);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = matrix_uniform() * scale;
+    return x;
+}
+
+// Runs step(rows, y) for several numbers of rows; y is [rows][width] on the device. all gets the result for all rows; false when a
+// row's bits depend on their number.
+template <class STEP> static bool step_rows(int width, float *all, STEP step)
+{
+    static const int some[] = {STEP_ROWS, 1, 2, 4, 5, 8};
+    float *part = (float *)malloc((size_t)(STEP_ROWS * width) * 4);
+    bool equal = true;
+    for (int rows : some) {
+        int memory = rig_memory_count;
+        float *y = (float *)put(NULL, (int64_t)STEP_ROWS * width * 4);
+        step(rows, y);
+        rig_finish("step");
+        rig_copy(rows == STEP_ROWS ? all : part, y, (size_t)rows * (size_t)width * 4);
+        equal = equal && (rows == STEP_ROWS || memcmp(all, part, (size_t)rows * (size_t)width * 4) == 0);
+        put_back(memory);
+    }
+    free(part);
+    return equal;
+}
+
+static struct linear_args step_linear(const struct matrix *m, const struct weight *w, int rows, const float *x,
+                                      float *y)
+{
+    struct linear_args a = {};
+    a.pass = put_pass(rows, NULL);
+    a.row_class = CLASS_DECODE;
+    a.k = a.ldx = m->w.k;
+    a.x = x;
+    a.scratch = put(NULL, 8 * 16 * (int64_t)((a.k + 127) / 128 * 128));
+    a.parts = 1;
+    a.part[0].w = *w;
+    a.part[0].ldy = m->w.n;
+    a.part[0].y = y;
+    a.part[0].alpha = 1;
+    return a;
+}
+
+static void test_glu_linear(int encoding, int bits, int group)
+{
+    const int n = 70, k = 640;
+    struct matrix m = matrix_make(encoding, bits, group, n, k, 5);
+    struct weight w = put_weight(&m);
+    float *g = step_random((int64_t)STEP_ROWS * k, 4), *u = step_random((int64_t)STEP_ROWS * k, 2),
+          *x = step_random((int64_t)STEP_ROWS * k, 1);
+    const float *dg = (const float *)put(g, (int64_t)STEP_ROWS * k * 4),
+                *du = (const float *)put(u, (int64_t)STEP_ROWS * k * 4);
+    float *all = (float *)malloc((size_t)(STEP_ROWS * n) * 4),
+          *guarded = (float *)calloc((size_t)(STEP_ROWS * (n + GUARD)), 4);
+    const bool equal = step_rows(n, all, [&](int rows, float *y) {
+        struct glu_args glu = {put_pass(rows, NULL), k, k, k, k, ACT_SILU, dg, du, NULL};
+        struct linear_args linear = step_linear(&m, &w, rows, NULL, y);
+        const void *args[] = {&glu, &linear};
+        must(cuda_glu_linear(0, args, rows), "cuda_glu_linear");
+    });
+    double distance;
+    for (int i = 0; i < STEP_ROWS * k; i++)
+        x[i] = (float)((double)g[i] / (1 + exp(-(double)g[i])) * (double)u[i]);
+    for (int r = 0; r < STEP_ROWS; r++)
+        memcpy(guarded + r * (n + GUARD), all + r * n, (size_t)n * 4);
+    const double error = linear_error(&m, CLASS_DECODE, x, k, guarded, STEP_ROWS, &distance);
+    ok(error <= 1 && distance <= 5e-5, "glu and %s: agree with double precision (%.3g of the bound)",
+       encoding_name(encoding), error);
+    ok(equal, "glu and %s: a row's bits are its own", encoding_name(encoding));
+    x[0] += 1;
+    ok(linear_error(&m, CLASS_DECODE, x, k, guarded, STEP_ROWS, &distance) > 1, "glu and %s: another row is found",
+       encoding_name(encoding));
+    free(g), free(u), free(x), free(all), free(guarded);
+    put_back(0);
+    matrix_free(&m);
+}
+
+static void test_linear_mix(int encoding, int bits, int group)
+{
+    const int dim = 96, n = STEP_STREAMS * dim, k = 320;
+    struct matrix m = matrix_make(encoding, bits, group, n, k, 6);
+    struct weight w = put_weight(&m);
+    float *x = step_random((int64_t)STEP_ROWS * k, 1), *xn = step_random((int64_t)STEP_ROWS * n, 2);
+    const float *dx = (const float *)put(x, (int64_t)STEP_ROWS * k * 4),
+                *dxn = (const float *)put(xn, (int64_t)STEP_ROWS * n * 4);
+    float *all = (float *)malloc((size_t)(STEP_ROWS * dim) * 4);
+    const bool equal = step_rows(dim, all, [&](int rows, float *y) {
+        struct linear_args linear = step_linear(&m, &w, rows, dx, NULL);
+        struct hc_mix_args mix = {linear.pass, STEP_STREAMS, dim, dxn, NULL, y};
+        const void *args[] = {&linear, &mix};
+        must(cuda_linear_mix(0, args, rows), "cuda_linear_mix");
+    });
+    double worst = 0, least_gap = 1e9;
+    for (int r = 0; r < STEP_ROWS; r++)
+        for (int i = 0; i < dim; i++) {
+            double sum = 0, first = 0;
+            for (int c = 0; c < STEP_STREAMS; c++) {
+                double gate = 0;
+                for (int j = 0; j < k; j++)
+                    gate += (double)x[r * k + j] * m.value[(int64_t)(c * dim + i) * k + j];
+                sum += (double)xn[r * n + c * dim + i] / (1 + exp(-gate)) / STEP_STREAMS;
+                first += c == 0 ? 0 : (double)xn[r * n + c * dim + i] / (1 + exp(-gate)) / STEP_STREAMS;
+            }
+            const double error = fabs(sum - (double)all[r * dim + i]), without = fabs(first - (double)all[r * dim + i]);
+            worst = !(error <= worst) ? error : worst;
+            least_gap = r == 0 && i == 0 ? without : least_gap;
+        }
+    ok(worst <= 1e-3, "%s and a mix: agree with double precision (%.2g)", encoding_name(encoding), worst);
+    ok(equal, "%s and a mix: a row's bits are its own", encoding_name(encoding));
+    ok(least_gap > 1e-3, "%s and a mix: a stream that is left out is found", encoding_name(encoding));
+    free(x), free(xn), free(all);
+    put_back(0);
+    matrix_free(&m);
+}
+
+static void test_linear_steps(void)
+{
+    static const int codes[][3] = {
+        {ENC_BF16, 0, 0}, {ENC_MXFP8, 0, 0}, {ENC_NVFP4, 0, 0}, {ENC_AFFINE, 4, 32}, {ENC_FP8_BLOCK, 0, 0}};
+    for (const int *c : codes) {
+        test_glu_linear(c[0], c[1], c[2]);
+        test_linear_mix(c[0], c[1], c[2]);
+    }
+}
+
+#endif
