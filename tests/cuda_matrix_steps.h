@@ -107,7 +107,7 @@ static void test_linear_mix(int encoding, int bits, int group)
         const void *args[] = {&linear, &mix};
         must(cuda_linear_mix(0, args, rows), "cuda_linear_mix");
     });
-    double worst = 0, least_gap = 1e9;
+    double worst = 0, most = 0; // of a mix without its first stream
     for (int r = 0; r < STEP_ROWS; r++)
         for (int i = 0; i < dim; i++) {
             double sum = 0, first = 0;
@@ -120,11 +120,11 @@ static void test_linear_mix(int encoding, int bits, int group)
             }
             const double error = fabs(sum - (double)all[r * dim + i]), without = fabs(first - (double)all[r * dim + i]);
             worst = !(error <= worst) ? error : worst;
-            least_gap = r == 0 && i == 0 ? without : least_gap;
+            most = without > most ? without : most;
         }
     ok(worst <= 1e-3, "%s and a mix: agree with double precision (%.2g)", encoding_name(encoding), worst);
     ok(equal, "%s and a mix: a row's bits are its own", encoding_name(encoding));
-    ok(least_gap > 1e-3, "%s and a mix: a stream that is left out is found", encoding_name(encoding));
+    ok(most > 0.1, "%s and a mix: a stream that is left out is found", encoding_name(encoding));
     free(x), free(xn), free(all);
     put_back(0);
     matrix_free(&m);

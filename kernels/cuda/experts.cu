@@ -17,11 +17,22 @@ struct experts_plan {
     stage_source gate, up;         // or down
 };
 
-// What a block knows of the choices, in shared memory: first[i] of `count` experts is the lowest (row, slot) that chose it.
+// What a block knows of the choices, in shared memory: first[i] of `count` experts is the lowest (row, slot) that chose it, and
+// list[offset[i]] .. list[offset[i + 1] - 1] are all that did, ascending.
 struct experts_chosen {
-    int32_t *ids, *first, *list; // list: the unit's (row, slot)s
+    int32_t *ids, *first, *list, *offset;
     int32_t pairs, count;
 };
+
+__device__ __forceinline__ experts_chosen chosen_view(int32_t *memory, int capacity, int pairs)
+{
+    return {memory, memory + capacity, memory + 2 * capacity, memory + 3 * capacity, pairs, 0};
+}
+
+static inline int chosen_bytes(int capacity)
+{
+    return (4 * capacity + 4) * 4;
+}
 
 // The numbers i in 0 .. pairs - 1 for which yes(i), ascending, into list. All takers call it and get how many there are.
 template <class YES> __device__ __forceinline__ int gather(int pairs, int32_t *list, YES yes)
@@ -48,41 +59,82 @@ template <class YES> __device__ __forceinline__ int gather(int pairs, int32_t *l
     return total;
 }
 
-// The experts of a single row are all different.
+// One warp: those that chose expert e; into list, unless NULL. Returns how many.
+__device__ __forceinline__ int choosers(const experts_chosen &c, int e, int32_t *list)
+{
+    const int lane = threadIdx.x & 31;
+    int count = 0;
+    for (int base = 0; base < c.pairs; base += 32) {
+        const bool mine = base + lane < c.pairs && c.ids[base + lane] == e;
+        const unsigned int votes = __ballot_sync(0xffffffffu, mine);
+        if (list && mine)
+            list[count + __popc(votes & ((1u << lane) - 1))] = base + lane;
+        count += __popc(votes);
+    }
+    return count;
+}
+
+// One warp: offset[i + 1] holds the count of expert i, and then where its list ends.
+__device__ __forceinline__ void end_offsets(int32_t *offset, int count)
+{
+    const int lane = threadIdx.x & 31;
+    int before = 0;
+    for (int base = 0; base < count; base += 32) {
+        int v = base + lane < count ? offset[base + lane + 1] : 0;
+        for (int step = 1; step < 32; step *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, v, step);
+            v += lane >= step ? other : 0;
+        }
+        if (base + lane < count)
+            offset[base + lane + 1] = before + v;
+        before += __shfl_sync(0xffffffffu, v, 31);
+    }
+    if (lane == 0)
+        offset[0] = 0;
+}
+
+// By all takers; what it wrote may be read after a barrier of the block. The experts of a single row are all different.
 __device__ __forceinline__ int choose(const experts_chosen &c, int slots, int experts)
 {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (c.pairs == slots) {
         if (threadIdx.x < slots)
-            c.first[threadIdx.x] = threadIdx.x;
+            c.first[threadIdx.x] = c.list[threadIdx.x] = threadIdx.x;
+        if (threadIdx.x <= slots)
+            c.offset[threadIdx.x] = threadIdx.x;
         return slots;
     }
     some_wait(TAKERS); // the ids are there
-    return gather(c.pairs, c.first, [&](int i) {
+    const int count = gather(c.pairs, c.first, [&](int i) {
         const int e = c.ids[i];
         bool fresh = e >= 0 && e < experts;
         for (int j = 0; j < i; j++)
             fresh = fresh && c.ids[j] != e;
         return fresh;
     });
-}
-
-// The unit's list when its expert has one (row, slot).
-__device__ __forceinline__ void list_alone(const experts_chosen &c, int which)
-{
-    if (threadIdx.x == 0)
-        c.list[0] = c.first[which];
+    for (int i = warp; i < count; i += WARPS) {
+        const int chose = choosers(c, c.ids[c.first[i]], NULL);
+        if (lane == 0)
+            c.offset[i + 1] = chose;
+    }
     some_wait(TAKERS);
+    if (warp == 0)
+        end_offsets(c.offset, count);
+    some_wait(TAKERS);
+    for (int i = warp; i < count; i += WARPS)
+        choosers(c, c.ids[c.first[i]], c.list + c.offset[i]);
+    return count;
 }
 
-// Unit `unit`: an expert, and the first of its pairs.
+// Unit `unit`: an expert, the first of its pairs, and the part of the list that chose it.
 struct experts_unit {
-    int32_t expert, first;
+    int32_t expert, first, from, count;
 };
 
 __device__ __forceinline__ experts_unit experts_unit_at(const experts_plan &plan, const experts_chosen &c, int unit)
 {
-    const int which = unit / plan.groups;
-    return {c.ids[c.first[which]], (unit - which * plan.groups) * plan.pairs};
+    const int which = unit / plan.groups, from = c.offset[which];
+    return {c.ids[c.first[which]], (unit - which * plan.groups) * plan.pairs, from, c.offset[which + 1] - from};
 }
 
 // The warp that puts. An expert that more rows chose than a tile holds comes once for each tile.
@@ -93,10 +145,7 @@ __device__ __forceinline__ void experts_put(const experts_plan &plan, const expe
     auto go_on = []() { return true; };
     for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
         const experts_unit u = experts_unit_at(plan, c, unit);
-        int rows = c.pairs == c.count;
-        for (int i = 0; i < c.pairs && c.pairs != c.count; i++)
-            rows += c.ids[i] == u.expert;
-        for (int first = 0; first < rows; first += 1 << plan.room.shift)
+        for (int first = 0; first < u.count; first += 1 << plan.room.shift)
             for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
                 const stage_source &s = matrix ? plan.up : plan.gate;
                 ring_put(ring, s, u.expert, 2 * u.first, 2 * plan.pairs, 0, s.blocks, &put, threadIdx.x & 31, go_on);
@@ -116,22 +165,18 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
     share s = share_open(plan.room, plan.splits, memory);
     for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
         const experts_unit u = experts_unit_at(plan, c, unit);
-        int count = 1;
-        if (c.pairs == c.count) // nobody shares an expert
-            list_alone(c, unit / plan.groups);
-        else
-            count = gather(c.pairs, c.list, [&](int i) { return c.ids[i] == u.expert; });
         s.expert = u.expert;
         s.pair = u.first + s.own;
         s.from = 0;
         s.to = plan.up.blocks;
-        for (int first = 0; first < count; first += most) {
-            const int rows = count - first < most ? count - first : most;
+        for (int first = 0; first < u.count; first += most) {
+            const int rows = u.count - first < most ? u.count - first : most;
             float *of_gate = room_sums(plan.room, memory, turn),
                   *of_up = gate ? room_sums(plan.room, memory, turn + 1) : of_gate;
             turn += gate ? 2 : 1;
-            s.tile = {x, ldx, c.list, divisor, first, rows, up->k, plan.room.aligned, NULL, 0};
-            s.x.from = s.x.to = 0;
+            s.tile = {x, ldx, c.list + u.from, divisor, first, rows, up->k, plan.room.aligned, NULL, 0};
+            if (c.pairs != divisor) // else all of it is about the same row of x
+                s.x.from = s.x.to = 0;
             for (int matrix = gate ? 0 : 1; matrix < 2; matrix++) {
                 const stage_source &source = matrix ? plan.up : plan.gate;
                 s.w = matrix ? up : gate;
@@ -142,9 +187,8 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
                 share_run<CODE, false>::run(&s);
             }
             some_wait(TAKERS);
-            finish(u, of_gate, of_up, rows, c.list + first);
+            finish(u, of_gate, of_up, rows, c.list + u.from + first);
         }
-        some_wait(TAKERS); // the list is written anew
     }
 }
 
@@ -156,8 +200,7 @@ __device__ __forceinline__ void experts_run(const experts_plan &plan, const int3
                                             unsigned char *memory, const FINISH &finish)
 {
     __shared__ int count;
-    int32_t *lists = (int32_t *)room_extra(plan.room, memory);
-    experts_chosen c = {lists, lists + capacity, lists + 2 * capacity, pairs, 0};
+    experts_chosen c = chosen_view((int32_t *)room_extra(plan.room, memory), capacity, pairs);
     if (threadIdx.x < TAKERS) {
         for (int i = threadIdx.x; i < pairs; i += TAKERS)
             c.ids[i] = ids[i];
@@ -257,7 +300,7 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
     if (other && stage_bytes(other, plan.splits, stage_limit()) > slot)
         slot = stage_bytes(other, plan.splits, stage_limit());
     plan.room = room_plan_make(blocks, tile < EXPERT_TILE_ROWS ? tile : EXPERT_TILE_ROWS, slot, plan.up.step,
-                               other ? 4 : 2, rows * slots * 12, shared);
+                               other ? 4 : 2, chosen_bytes(rows * slots), shared);
     plan.room.aligned = rows_aligned(x, ldx);
     return plan;
 }
