@@ -56,5 +56,6 @@ bool bench_beside(struct bench *bench, int prompt, struct error *error);
 
 void bench_print_text(const struct bench *bench);
 void bench_print_json(const struct bench *bench);
+void bench_print_chart(const struct bench *bench); // a script for gnuplot, which writes an SVG
 
 #endif

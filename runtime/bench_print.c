@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints what bench measured, for people and as JSON.
+// Prints what bench measured: for people, as JSON, as a chart.
 
 #include "runtime/bench.h"
 #include "runtime/cli.h"
@@ -143,6 +143,23 @@ void bench_print_text(const struct bench *b)
     int rows_a_pass = b->prompt_program->rows, passes = (b->prompt - 1 + rows_a_pass - 1) / rows_a_pass + 1;
     print_ops("a prompt", b->prompt_program, b->prompt_seconds, passes,
               (double)b->prompt / passes / b->prompt_program->rows);
+}
+
+void bench_print_chart(const struct bench *b)
+{
+    struct row rows[MAX_ROWS];
+    const int count = make_rows(b->program, b->seconds, false, rows);
+    qsort(rows, (size_t)count, sizeof *rows, longest_first);
+    printf(
+        "# gnuplot reads this and writes an SVG to standard output.\n"
+        "set terminal svg size 900,%d font 'sans-serif,12'\n"
+        "set title \"%s on %s: %.0f us in kernels a round, launches one by one\" noenhanced\n"
+        "set style fill solid 0.7\nset xlabel 'microseconds'\nset yrange [%d.5:-0.5]\nset ytics noenhanced\nunset key\n"
+        "$time << END\n",
+        120 + 24 * count, model.name, engine_isa(b->engine), b->kernel_seconds * 1e6, count - 1);
+    for (int i = 0; i < count; i++)
+        printf("%.1f \"%s, %d\"\n", rows[i].seconds * 1e6, rows[i].op, rows[i].launches);
+    printf("END\nplot $time using ($1/2):0:($1/2):(0.35):ytic(2) with boxxyerror\n");
 }
 
 static json_t *series(const double *values, int count)

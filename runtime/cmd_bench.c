@@ -203,7 +203,7 @@ static int bench_run(const struct settings *settings, struct error *error)
          (!settings->beside || bench_beside(b, (int)settings->beside, error));
     ok = ok && profile(b, error) && (!b->per_op || profile_prompt(b, error));
     if (ok)
-        (settings->json ? bench_print_json : bench_print_text)(b);
+        (settings->json ? bench_print_json : settings->gnuplot ? bench_print_chart : bench_print_text)(b);
     if (b) {
         ceiling_close(b->ceiling);
         pool_close(b->pool);
@@ -219,7 +219,7 @@ static int bench_run(const struct settings *settings, struct error *error)
 const struct command command_bench = {
     .name = "bench",
     .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--lanes N] [--accept P] [--beside N] "
-                "[--per-op] [--json]",
+                "[--per-op] [--json] [--gnuplot]",
     .summary = "decode and prompt speed, each kernel's rate, and the share of the machine's read ceiling",
     .notes =
         "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
@@ -229,7 +229,7 @@ const struct command command_bench = {
         "--beside: also a reply while a prompt is read, its share of the time and its longest gap.\n"
         "--per-op runs launches one by one, so their times hold what overlaps otherwise.",
     .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_JSON) | FLAG_BIT(FLAG_PROMPT_ROWS) | FLAG_BIT(FLAG_DECODE_ROWS) |
-             FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP) | SHARING_FLAGS | FLAG_BIT(FLAG_ACCEPT) |
-             FLAG_BIT(FLAG_DRAFTS) | FLAG_BIT(FLAG_BESIDE),
+             FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP) | FLAG_BIT(FLAG_GNUPLOT) | SHARING_FLAGS |
+             FLAG_BIT(FLAG_ACCEPT) | FLAG_BIT(FLAG_DRAFTS) | FLAG_BIT(FLAG_BESIDE),
     .run = bench_run,
 };

@@ -86,6 +86,7 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_SKIP_SPECIAL] = SWITCH("--skip-special", skip_special, "leave special tokens out"),
     [FLAG_DRAFT_VOCAB]  = INTEGER("--draft-vocab", draft_vocab, "N", 16, 1 << 24, "print the N ids that a draft head should know: those of the text, the commonest first, then the lowest"),
     [FLAG_JSON]         = SWITCH("--json", json, "print JSON"),
+    [FLAG_GNUPLOT]      = SWITCH("--gnuplot", gnuplot, "print a chart of time a kernel, as a script for gnuplot"),
     [FLAG_RECORD]       = TEXT("--record", NULL, record, "FILE", "make the reference rows with portable kernels and one thread, and write them to FILE"),
     [FLAG_ROWS]         = TEXT("--rows", NULL, rows, "FILE", "reference rows; default: NAME.check beside the binary"),
     [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; default 512"),

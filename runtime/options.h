@@ -60,6 +60,7 @@ enum flag {
     FLAG_PROMPT_ROWS,
     FLAG_DECODE_ROWS,
     FLAG_REPEAT,
+    FLAG_GNUPLOT,
     FLAG_PER_OP,
     FLAG_ACCEPT,
     FLAG_DRAFTS,
@@ -95,7 +96,7 @@ typedef unsigned __int128 flag_set; // bit i: flag i
 // What the flags said. Numbers that were not given keep the value that options_defaults wrote.
 struct settings {
     flag_set given; // on the command line
-    bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json, per_op;
+    bool help, map, no_drafts, eager, quiet, raw, jsonl, plain, skip_special, json, per_op, gnuplot;
     const char *isa, *page_order, *kv_cache, *pack, *weights, *prompt, *file, *system, *tokens, *tokens_file, *out,
         *record, *rows;
     const char *host, *name, *key_file, *cache_disk, *thinking, *effort;

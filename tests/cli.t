@@ -207,6 +207,10 @@ bad "--record" check --rows "$scratch/none"
 run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --json && json 'assert(j.synthetic and j.decode_tokens_per_second.median > 0 and j.prompt_tokens_per_second.median > 0 and j.ceiling_bytes_per_second.best > 1e8)
     local n = 0; for _, k in ipairs(j.kernels) do n = n + k.launches end; assert(n > 10 and j.kernel_seconds <= j.round_seconds)' <"$out"
 ok $? "bench --json"
+run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --gnuplot && grep -q '^[0-9.]* "linear, [0-9]*"$' "$out" && grep -q '^plot ' "$out"
+good=$?
+if command -v gnuplot >/dev/null; then gnuplot "$out" 2>&1 | grep -q '</svg>' || good=1; fi
+ok $good "bench --gnuplot is a chart"
 bad "--prompt and --decode" bench --quiet --prompt 64 --context 32
 
 # ---- run ------------------------------------------------------------------------------------------------------------------
