@@ -207,21 +207,9 @@ template <typename T> static inline T emulated_load(const void *p)
     memcpy(&v, p, sizeof v);
     return v;
 }
-static inline uint4 load_once16(const void *p)
-{
-    return emulated_load<uint4>(p);
-}
-static inline uint2 load_once8(const void *p)
-{
-    return emulated_load<uint2>(p);
-}
 static inline uint4 load_kept16(const void *p)
 {
     return emulated_load<uint4>(p);
-}
-static inline uint32_t load_kept4(const void *p)
-{
-    return emulated_load<uint32_t>(p);
 }
 
 static inline uint32_t emulated_bf16(float f)

@@ -18,32 +18,11 @@
 
 #define SHARED_ROOM(name) extern __shared__ __align__(128) unsigned char name[]
 
-// 16, 8 and 4 bytes of weights, which are read once: not kept in L1.
-__device__ __forceinline__ uint4 load_once16(const void *p)
-{
-    uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(p));
-    return v;
-}
-__device__ __forceinline__ uint2 load_once8(const void *p)
-{
-    uint2 v;
-    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
-    return v;
-}
-// Bytes that several lanes or blocks of k share: kept.
+// 16 bytes that several lanes or blocks share: kept.
 __device__ __forceinline__ uint4 load_kept16(const void *p)
 {
     uint4 v;
     asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
-__device__ __forceinline__ uint32_t load_kept4(const void *p)
-{
-    uint32_t v;
-    asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(p));
     return v;
 }
 

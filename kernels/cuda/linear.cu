@@ -19,9 +19,9 @@ __device__ unsigned int slice_counter[COUNTERS];
 struct linear_step {
     const float *up; // glu before it: x is silu(x) * up
     int64_t ld_up;
-    const float *xn; // hc_mix behind it: the outputs are gates of xn's streams of dim numbers, y their mix
+    const float *xn; // hc_mix behind it: the outputs are gates of xn's four streams of dim numbers, y their mix
     float *y;
-    int32_t streams, dim;
+    int32_t dim;
 };
 
 struct linear_plan {
@@ -337,7 +337,6 @@ extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *a
         return cudaErrorNotSupported;
     step.xn = mix->xn;
     step.y = mix->y;
-    step.streams = mix->streams;
     step.dim = mix->dim;
     return linear_launch(stream, linear, &step, rows);
 }
