@@ -247,8 +247,15 @@ templated=$(prompt_tokens -p "$text")
 whole=$(prompt_tokens --raw -p $'<|im_start|>user\n'"$text"$'<|im_end|>\n<|im_start|>assistant\n')
 [ "${templated:-0}" -gt 8 ] && [ "$templated" = "$whole" ]
 ok $? "a message without special tokens is tokenized with what surrounds it"
-timeout -s INT 1 "$binary" run --isa portable --raw -p "a" -n 2500 --temperature 5 --top-k 0 --top-p 1 --seed 2 >"$out" 2>"$err"
-[ $? = 124 ] && tail -1 "$err" | grep -q "stop: interrupted"
+"$binary" run --isa portable --raw -p "a" -n 2500 --temperature 5 --top-k 0 --top-p 1 --seed 2 >"$out" 2>"$err" &
+pid=$!
+for _ in $(seq 500); do # the reply has begun
+    [ -s "$out" ] && break
+    sleep 0.02
+done
+kill -INT "$pid"
+wait "$pid"
+[ $? = 130 ] && tail -1 "$err" | grep -q "stop: interrupted"
 ok $? "an interrupt ends the reply with its summary"
 if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; then
     (printf 'What does ls do?\n'; sleep 0.5; printf '/new\n'; printf 'What does ls do?\n'; sleep 0.5; printf '/exit\n') |
