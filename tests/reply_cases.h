@@ -194,4 +194,19 @@ static const struct reply_case reply_cases[] = {
      "R(<tool_call>{\"name\": \"bare\"}</tool_call>)C(x)", .reasoning = true},
 };
 
+// How a case is read.
+static inline struct reply_options options_of(const struct reply_case *c, const json_t *tools)
+{
+    struct reply_options o = {.dialect = c->dialect,
+                              .reasoning = c->reasoning,
+                              .reasoning_open = "<think>",
+                              .reasoning_close = "</think>",
+                              .tools = c->no_tools ? NULL : tools,
+                              .stop = c->stop,
+                              .parallel_calls = !c->one_call};
+    while (c->stop[o.stop_count])
+        o.stop_count++;
+    return o;
+}
+
 #endif

@@ -57,15 +57,7 @@ static void sink(void *user, const struct reply_event *event)
 // Reads a case; false: memory ran out and the reader said so.
 static bool read_case(const struct reply_case *c, const json_t *tools, struct seen *seen)
 {
-    struct reply_options o = {.dialect = c->dialect,
-                              .reasoning = c->reasoning,
-                              .reasoning_open = "<think>",
-                              .reasoning_close = "</think>",
-                              .tools = c->no_tools ? NULL : tools,
-                              .stop = c->stop,
-                              .parallel_calls = !c->one_call};
-    while (c->stop[o.stop_count])
-        o.stop_count++;
+    const struct reply_options o = options_of(c, tools);
     seen->count = 0;
     struct reply *reply = reply_new(&o, NULL);
     if (!reply)

@@ -119,20 +119,6 @@ static int differing(const struct reply_options *options, const char *text, size
     return bad ? -1 : found;
 }
 
-static struct reply_options options_of(const struct reply_case *c, const json_t *tools)
-{
-    struct reply_options o = {.dialect = c->dialect,
-                              .reasoning = c->reasoning,
-                              .reasoning_open = "<think>",
-                              .reasoning_close = "</think>",
-                              .tools = c->no_tools ? NULL : tools,
-                              .stop = c->stop,
-                              .parallel_calls = !c->one_call};
-    while (c->stop[o.stop_count])
-        o.stop_count++;
-    return o;
-}
-
 static struct transcript read_whole(const struct reply_options *options, const char *text, size_t count)
 {
     bool *cuts = calloc(count + 1, sizeof *cuts);

@@ -248,3 +248,21 @@ json_t *token_bytes(const struct tokenizer *tokenizer, int32_t id)
         json_array_append_new(list, json_integer((uint8_t)token[i]));
     return list;
 }
+
+void end_events(struct exchange *x, json_t *chunk, const struct outcome *o)
+{
+    if (chunk) {
+        json_object_set_new(chunk, "choices", json_array());
+        json_object_set_new(chunk, "usage", usage_json(o));
+        add_measured(chunk, x, o);
+        exchange_event(x, NULL, chunk);
+    }
+    exchange_line(x, "[DONE]");
+}
+
+void fail_events(struct exchange *x, const char *type, const char *message)
+{
+    exchange_event(x, NULL,
+                   json_pack("{s:{s:s, s:s, s:n, s:n}}", "error", "message", message, "type", type, "param", "code"));
+    exchange_line(x, "[DONE]");
+}

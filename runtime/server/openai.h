@@ -43,6 +43,13 @@ struct stops {
 bool ask_stops(struct exchange *x, const json_t *stop, const char *name, struct stops *stops);
 
 json_t *usage_json(const struct outcome *outcome);
+
+// Ends a streamed reply: with usage in an event of its own, built on `chunk` (taken; NULL: none), then the end mark.
+void end_events(struct exchange *x, json_t *chunk, const struct outcome *outcome);
+
+// Ends a streamed reply that failed.
+void fail_events(struct exchange *x, const char *type, const char *message);
+
 // The block that tells how the reply was made: sets it under "pianola" and "tensorfold".
 void add_measured(json_t *root, const struct exchange *x, const struct outcome *outcome);
 

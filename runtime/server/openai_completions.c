@@ -89,21 +89,7 @@ static void end(struct exchange *x, const struct outcome *o)
         return;
     }
     exchange_event(x, NULL, last);
-    if (c->include_usage) {
-        json_t *usage = envelope(x);
-        json_object_set_new(usage, "choices", json_array());
-        json_object_set_new(usage, "usage", usage_json(o));
-        add_measured(usage, x, o);
-        exchange_event(x, NULL, usage);
-    }
-    exchange_line(x, "[DONE]");
-}
-
-static void fail(struct exchange *x, const char *type, const char *message)
-{
-    exchange_event(x, NULL,
-                   json_pack("{s:{s:s, s:s, s:n, s:n}}", "error", "message", message, "type", type, "param", "code"));
-    exchange_line(x, "[DONE]");
+    end_events(x, c->include_usage ? envelope(x) : NULL, o);
 }
 
 static void release(struct exchange *x)
@@ -114,7 +100,7 @@ static void release(struct exchange *x)
     x->state = NULL;
 }
 
-static const struct dialect dialect = {begin, piece, end, fail, release};
+static const struct dialect dialect = {begin, piece, end, fail_events, release};
 
 // ---- requests --------------------------------------------------------------------------------------------------------------------
 

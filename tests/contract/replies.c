@@ -5,56 +5,19 @@
 
 #include "runtime/engine_state.h"
 #include "tests/contract/contract.h"
-#include <jansson.h>
+#include "tests/stored_prompts.h"
 #include <math.h>
 #include <string.h>
 
-enum { PROMPTS = 200, REPLY = 48, IDS = 1024 };
+enum { REPLY = 48 };
 static const double SHARE = 0.95, LOW_MARGIN = 0.25; // of the distance between the best two logits
-
-struct prompt {
-    int32_t ids[IDS];
-    int count;
-};
 
 struct made {
     int32_t id[REPLY];
     float margin[REPLY];
 };
 
-static struct prompt prompts[PROMPTS];
 static struct made made[PROMPTS], stored[PROMPTS];
-
-static int load_file(const char *path, int at)
-{
-    json_error_t why;
-    json_t *list = json_load_file(path, 0, &why), *one;
-    size_t i;
-    json_array_foreach(list, i, one)
-    {
-        json_t *ids = json_object_get(one, "prompt_ids");
-        if (at == PROMPTS || json_array_size(ids) > IDS)
-            continue;
-        prompts[at].count = (int)json_array_size(ids);
-        for (int k = 0; k < prompts[at].count; k++)
-            prompts[at].ids[k] = (int32_t)json_integer_value(json_array_get(ids, (size_t)k));
-        at++;
-    }
-    json_decref(list);
-    return at;
-}
-
-// The stored prompts, then beginnings of them.
-static bool load_prompts(void)
-{
-    int count =
-        load_file("tests/fixtures/embedded/more_replies.json", load_file("tests/fixtures/embedded/replies.json", 0));
-    for (int i = 0, stored_count = count; stored_count > 0 && count < PROMPTS; i++, count++) {
-        prompts[count] = prompts[i % stored_count];
-        prompts[count].count = 1 + prompts[count].count * (3 + i % 5) / 9;
-    }
-    return count == PROMPTS;
-}
 
 static float margin_of(const float *logits)
 {
@@ -120,7 +83,7 @@ void contract_replies(const char *path, bool comparing, const char *kv_cache)
     struct engine *e;
     struct error error = {0};
     struct engine_options options = {.quiet = true, .kv_cache = kv_cache};
-    bool good = load_prompts() && engine_open(&e, &options, &error);
+    bool good = load_prompts() == PROMPTS && engine_open(&e, &options, &error);
     for (int p = 0; good && p < PROMPTS; p++)
         good = reply_to(e, &prompts[p], 0, &made[p], &error);
     contract_ok(good, "replies of the stored prompts", error.text);
