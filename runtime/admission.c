@@ -238,27 +238,28 @@ static void end_prompt(struct stream *s)
     s->engine->counters.finished++;
 }
 
-// One chunk of the oldest prompt, unless replies are owed time. The chunk that ends a prompt draws its first token.
-static void fill(struct engine *e)
+// One chunk of the oldest prompt, unless replies are owed time. The chunk that ends a prompt draws its first token: then that is
+// whose; else NULL.
+static struct stream *fill(struct engine *e)
 {
     struct stream *s = oldest(e, STREAM_FILLING);
     const bool beside = oldest(e, STREAM_DECODING) != NULL;
     struct error cause = {0};
     int rows = 0;
     if (!s || (beside && e->owed > 0))
-        return;
+        return NULL;
     const int at = s->slot->lane->length, end = s->prompt_count;
     const int most = beside ? e->options.busy_chunk : e->options.solo_chunk;
     const double start = engine_seconds();
     const bool last = at == end - 1;
     if (last && s->prompt_only) {
         end_prompt(s);
-        return;
+        return NULL;
     }
     bool ok = stream_chunk(s, end, most, last, &rows, &cause) && (!last || stream_first(s, &cause));
     if (!ok) {
         stream_fail(s, &cause);
-        return;
+        return NULL;
     }
     if (last)
         cache_end(s);
@@ -269,6 +270,7 @@ static void fill(struct engine *e)
     e->chunk_beside = beside;
     if (last)
         admission_chunk_done(e, s, engine_seconds() - start);
+    return last ? s : NULL;
 }
 
 void admission_chunk_done(struct engine *e, struct stream *s, double seconds)
@@ -280,20 +282,20 @@ void admission_chunk_done(struct engine *e, struct stream *s, double seconds)
     e->owed = e->chunk_beside ? e->owed + seconds * share / (1 - share) : 0;
 }
 
-// Whether any lane fills, decodes or waits for its state, but for the warm pass.
-static bool on_lanes(const struct engine *e)
+// Whether any lane but that of one stream (or NULL) fills, decodes or waits for its state; the warm pass does not count.
+static bool on_lanes(const struct engine *e, const struct stream *but)
 {
     bool any = false;
     for (int i = 0; i < e->lanes; i++) {
         const struct stream *s = e->slot[i].stream;
-        any = any || (s && !warm_is(s) && (s->phase == STREAM_FILLING || s->phase == STREAM_DECODING));
+        any = any || (s && s != but && !warm_is(s) && (s->phase == STREAM_FILLING || s->phase == STREAM_DECODING));
     }
     return any;
 }
 
 static bool working(const struct engine *e)
 {
-    return e->first || on_lanes(e);
+    return e->first || on_lanes(e, NULL);
 }
 
 bool engine_turn(struct engine *e, bool *busy, struct error *error)
@@ -308,8 +310,10 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
         warm_aside(e);
     admit(e);
     cache_load(e, !oldest(e, STREAM_DECODING) && !oldest(e, STREAM_FILLING));
-    fill(e);
-    if (!engine_round(e, &cause) && e->dead) {
+    const struct stream *begun = fill(e);
+    // A first token goes out before the round after it, where nobody else waits for that.
+    const bool out = begun && !e->first && !on_lanes(e, begun);
+    if (!out && !engine_round(e, &cause) && e->dead) {
         if (error)
             *error = cause;
         return false;
@@ -319,7 +323,7 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
         warm_step(e);
     const bool writes = cache_write(e, !work);
     // who waits now waits for a stream to be closed, but for one that was sent back
-    *busy = e->again || on_lanes(e) || (!work && (warm_waits(e) || writes));
+    *busy = e->again || on_lanes(e, NULL) || (!work && (warm_waits(e) || writes));
     return true;
 }
 

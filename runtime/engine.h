@@ -195,8 +195,9 @@ struct request {
 // that can never fit is refused with the numbers. The caller closes the stream in any phase, between turns.
 bool stream_submit(struct engine *engine, struct stream **out, const struct request *request, struct error *error);
 
-// One turn: cancels, admission (first come, first served), one prompt chunk unless replies are owed time, one round. *busy: there
-// is more to do, now. Not while all that there is waits for a lane or pages that a stream to be closed holds. False only when the engine can serve no more; what befalls one stream is told by its phase.
+// One turn: cancels, admission (first come, first served), one prompt chunk unless replies are owed time, one round, but not where
+// the chunk has given the only stream its first token. *busy: there is more to do, now. Not while all that there is waits for a lane or
+// pages that a stream to be closed holds. False only when the engine can serve no more; what befalls one stream is told by its phase.
 bool engine_turn(struct engine *engine, bool *busy, struct error *error);
 
 // Reads a prompt in the background so that a request that begins with it finds its state kept: the engine's own stream, one

@@ -100,6 +100,15 @@ static inline struct served serve(struct engine *e, const struct ask *a)
     return out;
 }
 
+// Whether rows that were seen in both have the same bits: a first token that comes with the round after it leaves none.
+static inline bool same_logits(const struct served *a, const struct served *b)
+{
+    bool same = true;
+    for (int i = 0; i < RIG_REPLY; i++)
+        same = same && (a->logits[i] == b->logits[i] || a->logits[i] == 1 || b->logits[i] == 1);
+    return same;
+}
+
 // Equal ids, logit bits and drafts: the head's cells decide what is drafted.
 static inline bool same_reply(const struct served *a, const struct served *b)
 {

@@ -224,8 +224,7 @@ static void promises(void)
     }
     for (int i = 0; i < COUNT; i++) {
         const struct served fresh = serve(plain, &(struct ask){.talk = &t[i], .reply = 6, .drafts = 2});
-        wrong += memcmp(fresh.id, got[i].id, sizeof fresh.id) != 0 ||
-                 memcmp(fresh.logits, got[i].logits, sizeof fresh.logits) != 0;
+        wrong += memcmp(fresh.id, got[i].id, sizeof fresh.id) != 0 || !same_logits(&fresh, &got[i]);
     }
     struct engine_counters c;
     engine_counters(e, &c);
