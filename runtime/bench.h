@@ -7,12 +7,15 @@
 
 #include "runtime/ceiling.h"
 #include "runtime/engine_state.h"
+#include "runtime/options.h"
 #include "runtime/tokenizer.h"
+#include <jansson.h>
 
 enum {
     BENCH_REPEATS = 1000,
     BENCH_PROFILED = 8, // rounds that the kernels' times are averaged over
     BENCH_LEAST_BYTES = 1 << 30,
+    BENCH_LOAD = 128,
 };
 #define BENCH_MOST_BYTES (INT64_C(4) << 30)
 
@@ -25,7 +28,7 @@ struct bench {
     int32_t *ids; // [prompt]
     int prompt, tokens, repeats;
     bool synthetic, drafting, per_op;
-    char load[128]; // of the machine before the run
+    char load[BENCH_LOAD]; // of the machine before the run
     int64_t bytes_a_token, drafted, accepted;
     double *seconds;        // [program->launches] of one launch
     double *prompt_seconds; // [prompt_program->launches] of all chunks of a prompt
@@ -44,6 +47,14 @@ struct bench {
 
 // Median of up to 2 * BENCH_REPEATS values.
 double bench_median(const double *values, int count);
+double bench_least(const double *values, int count);
+double bench_best(const double *values, int count); // the largest
+
+// Ids to read, the caller's: any do for time, but a real model drafts well on real text only. NULL when memory is short.
+int32_t *bench_ids(int count, bool synthetic, struct error *error);
+
+// The load of the machine now.
+void bench_load(char load[BENCH_LOAD]);
 
 // Decode of 1, 2, 4, 8 lanes, up to bench->lanes.
 bool bench_lanes(struct bench *bench, struct error *error);
@@ -53,6 +64,12 @@ bool bench_accept(struct bench *bench, double chance, int drafts, struct error *
 
 // A reply while a prompt of so many tokens is read.
 bool bench_beside(struct bench *bench, int prompt, struct error *error);
+
+// The whole of bench --turns: measures and prints. False with exit code 1 when replies differ that must not.
+bool bench_turns(const struct settings *settings, struct error *error);
+
+// A series of repeats as JSON: median, least, best, all.
+json_t *bench_series(const double *values, int count);
 
 void bench_print_text(const struct bench *bench);
 void bench_print_json(const struct bench *bench);

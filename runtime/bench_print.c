@@ -5,7 +5,6 @@
 #include "runtime/bench.h"
 #include "runtime/cli.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,7 @@ static int make_rows(const struct program *program, const double *seconds, bool 
     return count;
 }
 
-static double best(const double *values, int count)
+double bench_best(const double *values, int count)
 {
     double most = 0;
     for (int i = 0; i < count; i++)
@@ -47,7 +46,7 @@ static double best(const double *values, int count)
     return most;
 }
 
-static double least(const double *values, int count)
+double bench_least(const double *values, int count)
 {
     double low = values[0];
     for (int i = 1; i < count; i++)
@@ -113,16 +112,16 @@ void bench_print_text(const struct bench *b)
     printf("%s%s: %s kernels, %d threads, median of %d, load before %s\n", model.name,
            b->synthetic ? " (synthetic weights)" : "", engine_isa(b->engine), engine_threads(b->engine), n, b->load);
     printf("read ceiling  %8.2f GB/s   (best %.2f)\n", bench_median(b->ceiling_rate, 2 * n) * 1e-9,
-           best(b->ceiling_rate, 2 * n) * 1e-9);
+           bench_best(b->ceiling_rate, 2 * n) * 1e-9);
     printf("decode        %8.2f tok/s  (%.2f to %.2f), %s a token, %.2f GB/s, %.1f %% of the ceiling\n", decode,
-           least(b->decode_rate, n), best(b->decode_rate, n), cli_bytes(size, b->bytes_a_token),
+           bench_least(b->decode_rate, n), bench_best(b->decode_rate, n), cli_bytes(size, b->bytes_a_token),
            decode * (double)b->bytes_a_token * 1e-9, 100 * bench_median(b->share, n));
     if (b->drafting)
         printf("drafted       %8.2f tok/s  (%.2f to %.2f), drafted %lld, accepted %lld\n",
-               bench_median(b->drafted_rate, n), least(b->drafted_rate, n), best(b->drafted_rate, n),
+               bench_median(b->drafted_rate, n), bench_least(b->drafted_rate, n), bench_best(b->drafted_rate, n),
                (long long)b->drafted, (long long)b->accepted);
     printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d tokens, %.1f times decode\n", prompt,
-           least(b->prompt_rate, n), best(b->prompt_rate, n), b->prompt, prompt / decode);
+           bench_least(b->prompt_rate, n), bench_best(b->prompt_rate, n), b->prompt, prompt / decode);
     print_streams(b);
     const struct graph_counters *g = graph_store_counters(b->engine->graphs);
     printf(
@@ -162,13 +161,13 @@ void bench_print_chart(const struct bench *b)
     printf("END\nplot $time using ($1/2):0:($1/2):(0.35):ytic(2) with boxxyerror\n");
 }
 
-static json_t *series(const double *values, int count)
+json_t *bench_series(const double *values, int count)
 {
     json_t *all = json_array();
     for (int i = 0; i < count; i++)
         json_array_append_new(all, json_real(values[i]));
-    return json_pack("{s:f, s:f, s:f, s:o}", "median", bench_median(values, count), "least", least(values, count),
-                     "best", best(values, count), "all", all);
+    return json_pack("{s:f, s:f, s:f, s:o}", "median", bench_median(values, count), "least", bench_least(values, count),
+                     "best", bench_best(values, count), "all", all);
 }
 
 static void streams_json(const struct bench *b, json_t *root)
@@ -199,12 +198,12 @@ void bench_print_json(const struct bench *b)
                              "isa", engine_isa(b->engine), "threads", engine_threads(b->engine), "load", b->load,
                              "repeats", n, "prompt", b->prompt, "decode", b->tokens);
     json_object_set_new(root, "bytes_a_token", json_integer(b->bytes_a_token));
-    json_object_set_new(root, "ceiling_bytes_per_second", series(b->ceiling_rate, 2 * n));
-    json_object_set_new(root, "decode_tokens_per_second", series(b->decode_rate, n));
-    json_object_set_new(root, "share_of_ceiling", series(b->share, n));
-    json_object_set_new(root, "prompt_tokens_per_second", series(b->prompt_rate, n));
+    json_object_set_new(root, "ceiling_bytes_per_second", bench_series(b->ceiling_rate, 2 * n));
+    json_object_set_new(root, "decode_tokens_per_second", bench_series(b->decode_rate, n));
+    json_object_set_new(root, "share_of_ceiling", bench_series(b->share, n));
+    json_object_set_new(root, "prompt_tokens_per_second", bench_series(b->prompt_rate, n));
     if (b->drafting) {
-        json_object_set_new(root, "drafted_tokens_per_second", series(b->drafted_rate, n));
+        json_object_set_new(root, "drafted_tokens_per_second", bench_series(b->drafted_rate, n));
         json_object_set_new(root, "drafted", json_integer(b->drafted));
         json_object_set_new(root, "accepted", json_integer(b->accepted));
     }

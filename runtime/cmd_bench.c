@@ -111,27 +111,27 @@ static bool profile(struct bench *b, struct error *error)
 
 // ---- setting up -------------------------------------------------------------------------------------------------------
 
-// Ids to read: any ids do for time, but a real model drafts well on real text only.
-static bool make_ids(struct bench *b, struct error *error)
+int32_t *bench_ids(int wanted, bool synthetic, struct error *error)
 {
     static const char text[] =
         "To list the files of a package, ask the package manager. The manual page of a command tells "
         "which options it takes and what they do; the files that it reads come last. ";
     struct tokenizer *tokenizer = NULL;
-    int32_t *piece = NULL;
+    int32_t *piece = NULL, *ids = malloc((size_t)wanted * sizeof *ids);
     size_t count = 0;
-    b->ids = malloc((size_t)b->prompt * sizeof *b->ids);
-    if (!b->ids)
-        return error_set(error, "no memory for %d ids", b->prompt);
-    if (!b->synthetic && tokenizer_tables.vocabulary && tokenizer_open(&tokenizer, &tokenizer_tables, NULL))
+    if (!ids) {
+        error_set(error, "no memory for %d ids", wanted);
+        return NULL;
+    }
+    if (!synthetic && tokenizer_tables.vocabulary && tokenizer_open(&tokenizer, &tokenizer_tables, NULL))
         tokenizer_encode(tokenizer, text, sizeof text - 1, false, &piece, &count, NULL);
-    for (int i = 0; i < b->prompt; i++) {
+    for (int i = 0; i < wanted; i++) {
         uint64_t any = (uint64_t)(i + 1) * 0x9e3779b97f4a7c15u;
-        b->ids[i] = count ? piece[(size_t)i % count] : (int32_t)((any >> 33) % (uint64_t)model.vocabulary);
+        ids[i] = count ? piece[(size_t)i % count] : (int32_t)((any >> 33) % (uint64_t)model.vocabulary);
     }
     free(piece);
     tokenizer_close(tokenizer);
-    return true;
+    return ids;
 }
 
 static bool open_engine(struct bench *b, const struct settings *s, struct error *error)
@@ -165,7 +165,8 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->chance = s->accept;
     if (b->repeats > BENCH_REPEATS)
         return error_set(error, "--repeat: expected at most %d, found %d", BENCH_REPEATS, b->repeats);
-    if (!make_ids(b, error) || !open_engine(b, s, error))
+    b->ids = bench_ids(b->prompt, b->synthetic, error);
+    if (!b->ids || !open_engine(b, s, error))
         return false;
     b->bytes_a_token = b->program->bytes;
     int64_t bytes = model.weight_bytes;
@@ -179,23 +180,29 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     return (b->seconds && b->prompt_seconds) || error_set(error, "no memory");
 }
 
-static void read_load(struct bench *b)
+void bench_load(char load[BENCH_LOAD])
 {
     FILE *file = fopen("/proc/loadavg", "r");
-    if (!file || !fgets(b->load, sizeof b->load, file))
-        snprintf(b->load, sizeof b->load, "unknown");
-    b->load[strcspn(b->load, "\n")] = '\0';
+    if (!file || !fgets(load, BENCH_LOAD, file))
+        snprintf(load, BENCH_LOAD, "unknown");
+    load[strcspn(load, "\n")] = '\0';
     if (file)
         fclose(file);
 }
 
 static int bench_run(const struct settings *settings, struct error *error)
 {
+    if (settings_given(settings, FLAG_TURNS))
+        return bench_turns(settings, error) ? 0 : EXIT_BAD;
+    if (settings_given(settings, FLAG_TURN_TOKENS) || settings_given(settings, FLAG_CACHE_GIB)) {
+        error_set(error, "--turn-tokens and --prompt-cache-gib are of --turns, which is missing");
+        return EXIT_BAD;
+    }
     struct bench *b = calloc(1, sizeof *b);
     bool ok = b || error_set(error, "no memory");
     ok = ok && open_bench(b, settings, error);
     if (ok)
-        read_load(b);
+        bench_load(b->load);
     for (int i = 0; ok && i < b->repeats; i++)
         ok = repeat(b, i, error);
     ok = ok && (b->lanes < 2 || bench_lanes(b, error)) &&
@@ -219,7 +226,7 @@ static int bench_run(const struct settings *settings, struct error *error)
 const struct command command_bench = {
     .name = "bench",
     .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--lanes N] [--accept P] [--beside N] "
-                "[--per-op] [--json] [--gnuplot]",
+                "[--per-op] [--turns N,N,... [--turn-tokens N]] [--json] [--gnuplot]",
     .summary = "decode and prompt speed, each kernel's rate, and the share of the machine's read ceiling",
     .notes =
         "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
@@ -227,9 +234,16 @@ const struct command command_bench = {
         "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
         "--lanes: also 1, 2, 4, 8 streams together. --accept: also drafted rounds whose drafts land with that chance.\n"
         "--beside: also a reply while a prompt is read, its share of the time and its longest gap.\n"
-        "--per-op runs launches one by one, so their times hold what overlaps otherwise.",
+        "--per-op runs launches one by one, so their times hold what overlaps otherwise.\n"
+        "--turns, alone: milliseconds from handing a chat's next turn in to its first token. The history of N tokens "
+        "ends\n"
+        "with a reply of --decode tokens and the turn's fixed head; --turn-tokens are new. cold: nothing is kept; "
+        "resumed: the\n"
+        "prompt before is kept; again: this prompt is; warm: the history was read by a warm pass. Exit code 1: the "
+        "replies differ.",
     .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_JSON) | FLAG_BIT(FLAG_PROMPT_ROWS) | FLAG_BIT(FLAG_DECODE_ROWS) |
              FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP) | FLAG_BIT(FLAG_GNUPLOT) | SHARING_FLAGS |
-             FLAG_BIT(FLAG_ACCEPT) | FLAG_BIT(FLAG_DRAFTS) | FLAG_BIT(FLAG_BESIDE),
+             FLAG_BIT(FLAG_ACCEPT) | FLAG_BIT(FLAG_DRAFTS) | FLAG_BIT(FLAG_BESIDE) | FLAG_BIT(FLAG_TURNS) |
+             FLAG_BIT(FLAG_TURN_TOKENS) | FLAG_BIT(FLAG_CACHE_GIB),
     .run = bench_run,
 };

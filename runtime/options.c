@@ -9,8 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-// KIND_TEXTS: can be given several times. KIND_AUTO: a whole number, or "auto" for 0.
-enum kind { KIND_SWITCH, KIND_TEXT, KIND_TEXTS, KIND_INTEGER, KIND_AUTO, KIND_UNSIGNED, KIND_REAL, KIND_CHOICE };
+// KIND_TEXTS: can be given several times. KIND_INTEGERS: separated by commas. KIND_AUTO: a whole number, or "auto" for 0.
+enum kind {
+    KIND_SWITCH,
+    KIND_TEXT,
+    KIND_TEXTS,
+    KIND_INTEGER,
+    KIND_INTEGERS,
+    KIND_AUTO,
+    KIND_UNSIGNED,
+    KIND_REAL,
+    KIND_CHOICE
+};
 
 struct flag_row {
     const char *name, *other; // other: a second spelling, or NULL
@@ -95,6 +105,8 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_ACCEPT]       = REAL("--accept", accept, "P", 0, 1, "time drafted rounds whose drafts are accepted with this chance, right or wrong"),
     [FLAG_DRAFTS]       = INTEGER("--drafts", drafts, "N", 0, 15, "drafts a round where --accept is given; default: as many as pay"),
     [FLAG_BESIDE]       = INTEGER("--beside", beside, "N", 2, 1 << 24, "time a reply beside a prompt of N tokens that is being read"),
+    [FLAG_TURNS]        = {"--turns", NULL, KIND_INTEGERS, AT(turns), "N,N,...", "time to the first token of a chat's next turn behind a history of N tokens", 48, 1 << 24, NULL},
+    [FLAG_TURN_TOKENS]  = INTEGER("--turn-tokens", turn_tokens, "N", 1, 1 << 20, "tokens that are new in that turn; default 64"),
     [FLAG_PER_OP]       = SWITCH("--per-op", per_op, "time of each op and shape, of a round and of a prompt"),
     [FLAG_HOST]         = TEXT("--host", NULL, host, "NAME", "address to listen on; default 127.0.0.1, which only this machine can reach"),
     [FLAG_PORT]         = INTEGER("--port", port, "N", 0, 65535, "port to listen on; 0: any that is free; default 8080"),
@@ -121,6 +133,7 @@ void options_defaults(struct settings *settings, float temperature, int top_k, f
         .decode_rows = 32,
         .repeat = 5,
         .drafts = -1,
+        .turn_tokens = 64,
         .port = 8080,
         .reply_tokens = 4096,
         .decode_share = 0.25,
@@ -167,6 +180,28 @@ static bool one_of(const struct flag_row *row, const char *text)
     return false;
 }
 
+static bool set_numbers(struct number_list *list, const struct flag_row *row, const char *name, const char *text,
+                        struct error *error)
+{
+    char part[16];
+    list->count = 0;
+    for (const char *at = text;; at++) {
+        const size_t bytes = strcspn(at, ",");
+        snprintf(part, sizeof part, "%.*s", (int)(bytes < sizeof part ? bytes : sizeof part - 1), at);
+        const long long value = digits(part) ? strtoll(part, NULL, 10) : 0;
+        if (bytes >= sizeof part || !digits(part) || !in_range(row, (double)value))
+            return error_set(error,
+                             "%s: expected whole numbers from %.10g to %.10g separated by commas, found \"%.60s\"",
+                             name, row->least, row->most, text);
+        if (list->count == NUMBERS_MOST)
+            return error_set(error, "%s: at most %d are expected", name, NUMBERS_MOST);
+        list->number[list->count++] = value;
+        at += bytes;
+        if (!*at)
+            return true;
+    }
+}
+
 static bool set_value(struct settings *settings, const struct flag_row *row, const char *name, const char *text,
                       struct error *error)
 {
@@ -186,6 +221,8 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
         list->text[list->count++] = text;
         return true;
     }
+    case KIND_INTEGERS:
+        return set_numbers((struct number_list *)(void *)member, row, name, text, error);
     case KIND_CHOICE:
         if (!one_of(row, text))
             return error_set(error, "%s: expected one of %s, found \"%.60s\"", name, row->choices, text);
@@ -280,7 +317,7 @@ void options_help(FILE *file, const char *program, const struct command *command
         snprintf(left, sizeof left, "%s%s%s%s%s", row->name, row->other ? ", " : "", row->other ? row->other : "",
                  row->value ? " " : "", row->value ? row->value : "");
         fprintf(file, "  %-34s %s", left, row->help);
-        if (row->kind == KIND_INTEGER || row->kind == KIND_REAL || row->kind == KIND_AUTO)
+        if (row->kind == KIND_INTEGER || row->kind == KIND_INTEGERS || row->kind == KIND_REAL || row->kind == KIND_AUTO)
             fprintf(file, " (%.10g to %.10g)", row->least, row->most);
         fputc('\n', file);
     }

@@ -65,6 +65,8 @@ enum flag {
     FLAG_ACCEPT,
     FLAG_DRAFTS,
     FLAG_BESIDE,
+    FLAG_TURNS,
+    FLAG_TURN_TOKENS,
     // serve
     FLAG_HOST,
     FLAG_PORT,
@@ -83,11 +85,17 @@ enum flag {
     FLAG_COUNT,
 };
 
-enum { TEXTS_MOST = 16 };
+enum { TEXTS_MOST = 16, NUMBERS_MOST = 16 };
 
 // Of a flag that can be given several times.
 struct text_list {
     const char *text[TEXTS_MOST];
+    int count;
+};
+
+// Of a flag that takes several numbers, separated by commas.
+struct number_list {
+    int64_t number[NUMBERS_MOST];
     int count;
 };
 
@@ -101,10 +109,11 @@ struct settings {
         *record, *rows;
     const char *host, *name, *key_file, *cache_disk, *thinking, *effort;
     struct text_list alias;
+    struct number_list turns;
     int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;
     uint64_t seed;
     int64_t port, parallel, reply_tokens, budget; // parallel: 0: as many as fit
-    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, drafts, beside, draft_vocab;
+    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, drafts, beside, draft_vocab, turn_tokens;
     double accept;
     double temperature, top_p, min_p, decode_share, cache_gib, cache_disk_gib;
 };

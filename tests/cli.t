@@ -211,6 +211,23 @@ run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --gnuplo
 good=$?
 if command -v gnuplot >/dev/null; then gnuplot "$out" 2>&1 | grep -q '</svg>' || good=1; fi
 ok $good "bench --gnuplot is a chart"
+run bench --quiet --turns 64,100 --turn-tokens 8 --decode 6 --repeat 2 --json && json 'assert(#j.turns == 8 and j.turn_tokens == 8 and j.reply == 6)
+    local cached = {cold = 0, resumed = -12, again = 7, warm = -1}
+    for _, t in ipairs(j.turns) do
+        assert(t.cached_tokens == (t.case == "cold" and 0 or t.history + cached[t.case]) and t.cached_tokens + t.read_tokens == t.history + 8)
+        assert(#t.first_token_seconds.all == 2 and t.first_token_seconds.least > 0 and (t.case == "cold" or t.restore_seconds.median > 0))
+    end' <"$out"
+ok $? "bench --turns --json: what each case finds and reads"
+run bench --quiet --turns 64 --turn-tokens 8 --decode 6 --repeat 1 && [ "$(grep -cE '^ +64  (cold|resumed|again|warm) ' "$out")" = 4 ] && grep -q "pass before: 11 tokens" "$out"
+ok $? "bench --turns: a line a case"
+bad "--turns: expected whole numbers" bench --turns 64,
+bad "--turns: expected whole numbers" bench --turns 12345678901234567890
+bad "--turns: at most 16" bench --turns "$(seq -s, 100 116)"
+bad "the context holds" bench --turns 64 --context 64
+bad "leaves 5 for the prompt" bench --turns 50 --decode 40
+bad "leave --accept out" bench --turns 64 --accept 0.5
+bad "--prompt-cache-gib 0 leaves none" bench --turns 64 --prompt-cache-gib 0
+bad "of --turns, which is missing" bench --turn-tokens 8
 bad "--prompt and --decode" bench --quiet --prompt 64 --context 32
 
 # ---- run ------------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ struct stream;
 struct cache;
 struct disk_entry;
 
+enum { CACHE_MOST_INTERVAL = 4096 }; // positions between states of a long prompt, unless the options say otherwise
+
 // Where a pass stops.
 struct cache_stop {
     int at;
@@ -36,6 +38,9 @@ struct cache_pass {
 bool cache_open(struct engine *engine, struct error *error);
 void cache_close(struct engine *engine);
 void cache_count(const struct engine *engine, struct cache_counters *counters);
+
+// Between turns: gives up every kept state of more than `length` positions; 0: all. What lies on disk stays.
+void cache_forget(struct engine *engine, int length);
 
 // The state that a request's prompt can begin at, pinned until cache_begin or cache_unpin; NULL: none.
 struct cache_state *cache_find(struct stream *stream);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_INTERVAL = 256, MOST_INTERVAL = 4096, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
+enum { LEAST_INTERVAL = 256, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
 
 // The memory of states at multiples of the interval is about that of the pages between them; more where that would leave much to
 // be read again.
@@ -19,7 +19,7 @@ static int interval_of(const struct engine *e)
     if (e->options.cache_interval > 0)
         return e->options.cache_interval;
     interval = interval > LEAST_INTERVAL ? interval : LEAST_INTERVAL;
-    interval = interval < MOST_INTERVAL ? interval : MOST_INTERVAL;
+    interval = interval < CACHE_MOST_INTERVAL ? interval : CACHE_MOST_INTERVAL;
     interval = (interval + model.chunk - 1) / model.chunk * model.chunk; // where chunks end anyway
     return interval < e->context ? (int)interval : e->context;
 }
@@ -77,6 +77,16 @@ void cache_count(const struct engine *e, struct cache_counters *counters)
     *counters = cache_store(e)->counters;
     counters->bytes = e->pages.kept * e->pages.page_bytes;
     tier_count(e, counters);
+}
+
+void cache_forget(struct engine *e, int length)
+{
+    struct cache_state *next;
+    for (struct cache_state *s = e->cache ? cache_store(e)->first : NULL; s; s = next) {
+        next = s->next;
+        if (s->length > length)
+            store_forget(cache_store(e), s);
+    }
 }
 
 // ---- where a prompt begins ---------------------------------------------------------------------------------------------------
