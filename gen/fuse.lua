@@ -89,6 +89,11 @@ local function step(ops, i)
         and same(op.facts.parts[1].y, arg(second, "gate")) and only_reader(ops, i, op.facts.parts[1].y, i + 1) then
         return 2
     end
+    if op.name == "conv" and second.name == "gdn" and third and third.name == "gated_norm"
+        and same(arg(op, "y"), arg(second, "c")) and only_reader(ops, i, arg(op, "y"), i + 1)
+        and same(arg(second, "y"), arg(third, "x")) and only_reader(ops, i + 1, arg(second, "y"), i + 2) then
+        return 3
+    end
     return 1
 end
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
-//   cuda_ops_test [group ...]   groups: rows steps states caches control draws; all of them without arguments; bench: times
+//   cuda_ops_test [group ...]   groups: rows steps deltanet states caches control draws; all of them without arguments; bench: times
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
 #include "tests/cuda_ops_bench.cuh"
 #include "tests/cuda_ops_cache.cuh"
 #include "tests/cuda_ops_control.cuh"
+#include "tests/cuda_ops_deltanet.cuh"
 #include "tests/cuda_ops_rows.cuh"
 #include "tests/cuda_ops_state.cuh"
 #include "tests/cuda_ops_steps.cuh"
@@ -39,6 +40,8 @@ int main(int count, char **names)
     }
     if (wanted(count, names, "steps"))
         test_steps();
+    if (wanted(count, names, "deltanet"))
+        test_deltanet();
     if (wanted(count, names, "states"))
         test_states();
     if (wanted(count, names, "caches"))

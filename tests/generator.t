@@ -186,6 +186,14 @@ local function check_steps()
     local gates = linear(value())
     local mix = op("hc_mix", { { "gate", "in", gates.facts.parts[1].y }, { "y", "out", value() } })
     ok(first_step(gates, mix) == 2, "steps: gates and their mix")
+    local c, o = value(), value()
+    local conv = function() return op("conv", { { "u", "in", w }, { "y", "out", c } }) end
+    local gdn = function(from) return op("gdn", { { "c", "in", from or c }, { "y", "out", o } }) end
+    local gated = function() return op("gated_norm", { { "x", "in", o }, { "z", "in", w }, { "y", "out", n } }) end
+    ok(first_step(conv(), gdn(), gated()) == 3, "steps: a DeltaNet layer between its products")
+    ok(not first_step(conv(), gdn(value()), gated()), "steps: not on another convolution")
+    ok(not first_step(conv(), gdn(), gated(), other("in", c)), "steps: not when the convolution is read later")
+    ok(not first_step(conv(), gdn(), gated(), other("in", o)), "steps: nor when the recurrence is")
 end
 
 -- An input of a step's first op and an output of its last are alive at once.

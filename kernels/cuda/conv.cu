@@ -5,8 +5,8 @@
 // Invariant: a thread owns its channel's column of history and saved rows in the first tile of a lane's rows; other tiles read
 // inputs of this pass only. So nothing is read after another thread wrote it, and an output depends on its taps alone.
 
+#include "kernels/cuda/conv.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/vec.cuh"
 
 enum { CONV_THREADS = 128, CONV_TILE = 64, CONV_STEP = 8 };
 
@@ -51,14 +51,9 @@ DEVICE void conv_rows(const struct conv_args *a, const struct conv_column *c, co
         for (int n = 0; n < CONV_STEP; n++)
             x[DEPTH + n] = r + n < last ? c->u[(int64_t)(r + n) * a->ldu] : 0.0f;
 #pragma unroll
-        for (int n = 0; n < CONV_STEP; n++) {
-            float sum = bias;
-#pragma unroll
-            for (int i = 0; i < TAPS; i++)
-                sum = fmaf(w[i], x[n + DILATION * i], sum);
+        for (int n = 0; n < CONV_STEP; n++)
             if (r + n < last)
-                c->y[(int64_t)(r + n) * a->ldy] = f_activate(sum, a->activation);
-        }
+                c->y[(int64_t)(r + n) * a->ldy] = conv_output<TAPS, DILATION>(w, x + n, bias, a->activation);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
             x[d] = x[d + CONV_STEP];

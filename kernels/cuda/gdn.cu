@@ -6,8 +6,8 @@
 // cluster with a barrier in between, or, where there are no clusters, a second kernel saves.
 
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/gdn.cuh"
 #include "kernels/cuda/gdn_long.cuh"
+#include "kernels/cuda/gdn_stage.cuh"
 #include "kernels/cuda/launch.cuh"
 
 enum {
@@ -15,42 +15,13 @@ enum {
     GDN_CLUSTER = 8,
 };
 
-// ---- rows in shared memory ---------------------------------------------------------------------------------------------------
-
-// T prepared rows: k and q padded to `padded`, v of the block's columns.
-struct gdn_stage {
-    float *k, *q, *v, *decay, *beta;
-};
-
-static __host__ __device__ inline int32_t gdn_stage_floats(int32_t t, int32_t padded, int32_t columns)
-{
-    return t * (2 * padded + columns + 8);
-}
-
-DEVICE struct gdn_stage gdn_stage_at(float *shared, int32_t t, int32_t padded, int32_t columns, int32_t which)
-{
-    struct gdn_stage s;
-    s.k = shared + which * gdn_stage_floats(t, padded, columns);
-    s.q = s.k + t * padded;
-    s.v = s.q + t * padded;
-    s.decay = s.v + t * columns;
-    s.beta = s.decay + t;
-    return s;
-}
-
-// What a block works on.
-struct gdn_block {
-    int32_t head, key, first, columns,
-        width; // key: first element of its key head; columns of S from `first`, `width` exist
-    int64_t keys, values, row, rows;
-    bool owner, leads; // of the scalars' and of the keys' saved rows
-};
-
 DEVICE struct gdn_block gdn_block_of(const struct gdn_args *a, int32_t l)
 {
     const int32_t slices = (int32_t)gridDim.x / a->nv, slice = (int32_t)blockIdx.x % slices, share = a->nv / a->nk;
     struct gdn_block b;
     b.head = (int32_t)blockIdx.x / slices;
+    b.heads = 1;
+    b.threads = (int32_t)blockDim.x;
     b.key = b.head / share * a->dk;
     b.columns = (int32_t)blockDim.x / WARP * STATE_COLUMNS;
     b.first = slice * b.columns;
@@ -68,24 +39,10 @@ DEVICE struct gdn_block gdn_block_of(const struct gdn_args *a, int32_t l)
 DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
                           int32_t n, int32_t padded)
 {
-    const int32_t warps = (int32_t)blockDim.x / WARP, lane = threadIdx.x % WARP;
-    for (int32_t first = (int32_t)threadIdx.x / WARP * GDN_MANY; first < 2 * n; first += warps * GDN_MANY) {
-        float held[GDN_MANY][GDN_LANE];
-#pragma unroll
-        for (int u = 0; u < GDN_MANY; u++) {
-            const int32_t item = first + u < 2 * n ? first + u : first;
-            gdn_take(held[u], a->c + (r + item / 2) * a->ldc + b->key + (item % 2 ? b->keys : 0), a->dk, lane);
-        }
-#pragma unroll
-        for (int u = 0; u < GDN_MANY; u++)
-            if (first + u < 2 * n) {
-                const bool key = (first + u) % 2;
-                gdn_normalise((key ? s->k : s->q) + (first + u) / 2 * padded, held[u], a->dk, padded,
-                              key ? 1.0f : 1.0f / sqrtf((float)a->dk), lane);
-            }
-    }
+    const float *c = a->c + r * a->ldc + b->key;
+    gdn_stage_keys<GDN_MANY>(s, c, c + b->keys, a->ldc, n, a->dk, padded, b->threads);
     stage_rows<false>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc,
-                      n, b->width, 0);
+                      n, b->width, 0, b->threads);
     for (int32_t t = (int32_t)threadIdx.x; t < n; t += (int32_t)blockDim.x)
         gdn_scalars(a, r + t, b->head, &s->decay[t], &s->beta[t]);
 }
@@ -96,12 +53,12 @@ DEVICE void gdn_stage_prepared(const struct gdn_args *a, const struct gdn_block 
 {
     const int64_t ld = gdn_prepared_width(a);
     const float *from = a->prepared + r * ld;
-    stage_rows<true>(s->q, padded, from + b->key, ld, n, a->dk, padded);
-    stage_rows<true>(s->k, padded, from + b->keys + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->q, padded, from + b->key, ld, n, a->dk, padded, b->threads);
+    stage_rows<true>(s->k, padded, from + b->keys + b->key, ld, n, a->dk, padded, b->threads);
     stage_rows<true>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
-                     b->width, 0);
-    stage_rows<true>(s->decay, 1, from + 2 * b->keys + b->head, ld, n, 1, 1);
-    stage_rows<true>(s->beta, 1, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1);
+                     b->width, 0, b->threads);
+    stage_rows<true>(s->decay, 1, from + 2 * b->keys + b->head, ld, n, 1, 1, b->threads);
+    stage_rows<true>(s->beta, 1, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1, b->threads);
 }
 
 // Asks for the block's part of S while earlier kernels still run: a hint, which changes no bits. lane->run never changes.
@@ -113,90 +70,6 @@ DEVICE void gdn_prefetch(const struct gdn_args *a, const uint8_t *run)
     const int32_t lines = (4 * (a->dv - first < columns ? a->dv - first : columns) + 127) / 128;
     for (int32_t i = (int32_t)threadIdx.x; i < a->dk * lines; i += (int32_t)blockDim.x)
         prefetch_l2(state + (int64_t)(i / lines) * a->dv * 4 + i % lines * 128);
-}
-
-// ---- the state ---------------------------------------------------------------------------------------------------------------
-
-// Moves the thread's columns, of which `live` exist, between memory and registers.
-template <int PER, bool STORE>
-DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EACH], int32_t part, int32_t live)
-{
-    const bool wide = live >= STATE_EACH && (a->dv % 4 | (int32_t)((uintptr_t)state & 15)) == 0;
-#pragma unroll
-    for (int n = 0; n < PER; n++) {
-        const int32_t i = state_element(n, part);
-        float *row = state + (int64_t)i * a->dv;
-        if (wide) {
-            if (STORE && i < a->dk)
-                *reinterpret_cast<float4 *>(row) = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
-            if (!STORE) {
-                const float4 t = i < a->dk ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
-                s[n][0] = t.x, s[n][1] = t.y, s[n][2] = t.z, s[n][3] = t.w;
-            }
-        } else {
-#pragma unroll
-            for (int c = 0; c < STATE_EACH; c++) {
-                if (STORE && c < live && i < a->dk)
-                    row[c] = s[n][c];
-                if (!STORE)
-                    s[n][c] = c < live && i < a->dk ? row[c] : 0.0f;
-            }
-        }
-    }
-}
-
-// n saved rows from row `base` of the window on.
-DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s,
-                            const float *saved, int32_t base, int32_t n, int32_t padded)
-{
-    const int64_t ld = gdn_saved_width(a);
-    const float *from = saved + base * ld;
-    stage_rows<true>(s->k, padded, from + b->key, ld, n, a->dk, padded);
-    stage_rows<true>(s->v, b->columns, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0);
-    stage_rows<true>(s->decay, 1, from + b->keys + b->values + b->head, ld, n, 1, 1);
-    stage_rows<true>(s->beta, 1, from + b->keys + b->values + a->nv + b->head, ld, n, 1, 1);
-}
-
-template <int PER>
-DEVICE void gdn_fold(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH],
-                     int32_t column, int32_t part)
-{
-    for (int32_t t = 0; t < n; t++)
-        gdn_step<PER, false>(state, s->k + t * STATE_PARTS * PER, s->k, s->v + t * b->columns + column, s->decay[t],
-                             s->beta[t], part);
-}
-
-template <int PER>
-DEVICE void gdn_run(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
-                    int32_t n, float (*state)[STATE_EACH], int32_t column, int32_t part)
-{
-    const int32_t mine = column + state_column(part);
-    float *y = a->y + r * a->ldy + (int64_t)b->head * a->dv + b->first + mine;
-    for (int32_t t = 0; t < n; t++) {
-        const float out = gdn_step<PER, true>(state, s->k + t * STATE_PARTS * PER, s->q + t * STATE_PARTS * PER,
-                                              s->v + t * b->columns + column, s->decay[t], s->beta[t], part);
-        if (part < STATE_EACH && mine < b->width)
-            y[(int64_t)t * a->ldy] = out;
-    }
-}
-
-// Saves n staged rows as rows base .. of the window; each block what it alone reads, and one block of those that share it the rest.
-DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, float *saved,
-                     int32_t base, int32_t n, int32_t padded)
-{
-    const int64_t ld = gdn_saved_width(a);
-    float *to = saved + base * ld;
-    for (int32_t i = (int32_t)threadIdx.x; i < n * b->columns; i += (int32_t)blockDim.x) {
-        const int32_t t = i / b->columns, j = i % b->columns;
-        if (j < b->width)
-            to[t * ld + b->keys + (int64_t)b->head * a->dv + b->first + j] = s->v[i];
-    }
-    for (int32_t i = (int32_t)threadIdx.x; b->leads && i < n * a->dk; i += (int32_t)blockDim.x)
-        to[i / a->dk * ld + b->key + i % a->dk] = s->k[i / a->dk * padded + i % a->dk];
-    for (int32_t t = (int32_t)threadIdx.x; b->owner && t < n; t += (int32_t)blockDim.x) {
-        to[t * ld + b->keys + b->values + b->head] = s->decay[t];
-        to[t * ld + b->keys + b->values + a->nv + b->head] = s->beta[t];
-    }
 }
 
 // ---- kernels -----------------------------------------------------------------------------------------------------------------
@@ -217,14 +90,16 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
     if (!lane || a.pass->lane_rows[l] == 0)
         return;
     const struct gdn_block b = gdn_block_of(&a, l);
-    const struct gdn_stage first = gdn_stage_at(shared, T, PADDED, b.columns, 0);
+    const int32_t room = gdn_stage_floats(T, PADDED, b.columns, 1, 1);
+    const struct gdn_stage first = gdn_stage_at(shared, T, PADDED, b.columns, 1, 1);
     const int32_t fold = lane->fold;
     const int32_t live = b.width - column;
     float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
-    float *saved = gdn_saved(&a, lane), state[PER][STATE_EACH];
+    float *y = a.y + b.row * a.ldy + (int64_t)b.head * a.dv + b.first;
+    float *saved = gdn_saved(&a, lane->run), state[PER][STATE_EACH];
     gdn_move<PER, false>(&a, home, state, part, live);
     // What the first rows need is under way before the first barrier.
-    const struct gdn_stage rows = gdn_stage_at(shared, T, PADDED, b.columns, FUSED ? 1 : 0);
+    const struct gdn_stage rows = gdn_stage_at(shared + (FUSED ? room : 0), T, PADDED, b.columns, 1, 1);
     const int32_t start = (int32_t)(b.rows < T ? b.rows : T);
     for (int32_t base = 0; base < fold || base == 0; base += T) {
         const int32_t n = fold - base < T ? fold - base : T;
@@ -235,7 +110,7 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
             gdn_stage_raw(&a, &b, &rows, b.row, start, PADDED);
         __pipeline_wait_prior(0);
         __syncthreads();
-        gdn_fold<PER>(&b, &first, n, state, column, part);
+        gdn_fold<PER, true>(&b, &first, n, state, column, part);
         __syncthreads();
     }
     if (fold > 0 && !a.direct)
@@ -250,7 +125,7 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
                 gdn_stage_raw(&a, &b, &rows, b.row + at, n, PADDED);
                 __syncthreads();
             }
-            gdn_run<PER>(&a, &b, &rows, b.row + at, n, state, column, part);
+            gdn_run<PER, true>(&b, &rows, n, state, column, part, y + at * a.ldy, a.ldy);
             if (!a.direct && at == 0)
                 cluster_wait();
             if (!a.direct)
@@ -261,14 +136,15 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
         __pipeline_commit();
         for (int64_t at = 0, which = 0; at < b.rows; at += T, which ^= 1) {
             const int64_t next = at + T, left = b.rows - next;
-            const struct gdn_stage here = gdn_stage_at(shared, T, PADDED, b.columns, (int32_t)which);
-            const struct gdn_stage there = gdn_stage_at(shared, T, PADDED, b.columns, (int32_t)which ^ 1);
+            const struct gdn_stage here = gdn_stage_at(shared + which * room, T, PADDED, b.columns, 1, 1);
+            const struct gdn_stage there = gdn_stage_at(shared + (which ^ 1) * room, T, PADDED, b.columns, 1, 1);
             if (left > 0)
                 gdn_stage_prepared(&a, &b, &there, b.row + next, (int32_t)(left < T ? left : T), PADDED);
             __pipeline_commit();
             __pipeline_wait_prior(1);
             __syncthreads();
-            gdn_run<PER>(&a, &b, &here, b.row + at, (int32_t)(b.rows - at < T ? b.rows - at : T), state, column, part);
+            gdn_run<PER, true>(&b, &here, (int32_t)(b.rows - at < T ? b.rows - at : T), state, column, part,
+                               y + at * a.ldy, a.ldy);
             __syncthreads();
         }
     }
@@ -308,7 +184,7 @@ __global__ void __launch_bounds__(256) gdn_save_kernel(const __grid_constant__ s
         return;
     const int32_t l = a.pass->lane[r];
     const float *prepared = a.prepared + r * gdn_prepared_width(&a);
-    float *saved = gdn_saved(&a, a.lanes.lane[l]) + (r - a.pass->lane_first[l]) * gdn_saved_width(&a);
+    float *saved = gdn_saved(&a, a.lanes.lane[l]->run) + (r - a.pass->lane_first[l]) * gdn_saved_width(&a);
     if (i < keys)
         saved[i] = prepared[keys + i];
     else if (i < keys + values)
@@ -330,7 +206,7 @@ template <int PER, int T, bool FUSED>
 static cudaError_t gdn_launch(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
 {
     const dim3 grid((unsigned)a->nv * blocks_for(a->dv, columns), (unsigned)a->lanes.count);
-    const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns) * 2;
+    const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns, 1, 1) * 2;
     return launch_cluster(stream, grid, (unsigned)(columns / STATE_COLUMNS * WARP), floats * sizeof(float), cluster,
                           gdn_kernel<PER, T, FUSED>, *a);
 }

@@ -19,9 +19,9 @@ static __host__ __device__ inline int64_t gdn_saved_width(const struct gdn_args 
     return (int64_t)a->nk * a->dk + (int64_t)a->nv * a->dv + 2 * a->nv;
 }
 
-DEVICE float *gdn_saved(const struct gdn_args *a, const struct lane *lane)
+DEVICE float *gdn_saved(const struct gdn_args *a, uint8_t *run)
 {
-    return reinterpret_cast<float *>(lane->run + a->state) + (int64_t)a->nv * a->dk * a->dv;
+    return reinterpret_cast<float *>(run + a->state) + (int64_t)a->nv * a->dk * a->dv;
 }
 
 enum { GDN_LANE = 8, GDN_MANY = 4 }; // numbers of a key that a lane holds at most; keys that a warp normalises at once
@@ -48,17 +48,32 @@ DEVICE void gdn_normalise(float *y, const float *held, int32_t n, int32_t padded
             y[lane + m * WARP] = lane + m * WARP < n ? f_mul(f_mul(held[m], factor), scale) : 0.0f;
 }
 
+// What exp(g) and beta of a row and value head are made of.
+struct gdn_raw {
+    float a_log, a, dt_bias, b;
+};
+
+DEVICE struct gdn_raw gdn_raw_of(const struct gdn_args *a, int64_t r, int32_t head)
+{
+    return {a->a_log[head], a->a[r * a->lda + head], a->dt_bias[head], a->b[r * a->ldb + head]};
+}
+
+DEVICE void gdn_raw_scalars(const struct gdn_raw &raw, float *decay, float *beta)
+{
+    const float g = f_mul(-expf(raw.a_log), f_softplus(__fadd_rn(raw.a, raw.dt_bias)));
+    *decay = expf(g);
+    *beta = f_sigmoid(raw.b);
+}
+
 // exp(g) and beta of row r of the pass.
 DEVICE void gdn_scalars(const struct gdn_args *a, int64_t r, int32_t head, float *decay, float *beta)
 {
-    const float g = f_mul(-expf(a->a_log[head]), f_softplus(__fadd_rn(a->a[r * a->lda + head], a->dt_bias[head])));
-    *decay = expf(g);
-    *beta = f_sigmoid(a->b[r * a->ldb + head]);
+    gdn_raw_scalars(gdn_raw_of(a, r, head), decay, beta);
 }
 
 // One row: decay, read, correct; with READ returns the output of column state_column(part) in parts 0 .. 3. k, q, v: in shared
-// memory, v at the thread's columns.
-template <int PER, bool READ>
+// memory, v at the thread's columns. HOLD: keys stay in registers from the reading to the correction.
+template <int PER, bool READ, bool HOLD>
 DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, const float *v, float decay, float beta,
                       int32_t part)
 {
@@ -84,8 +99,12 @@ DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, co
     delta[1] = f_mul(beta, __fadd_rn(values.y, -read[1]));
     delta[2] = f_mul(beta, __fadd_rn(values.z, -read[2]));
     delta[3] = f_mul(beta, __fadd_rn(values.w, -read[3]));
+    if (!HOLD)
+        asm volatile("" ::: "memory");
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
+        if (!HOLD)
+            held[m] = keys[m * STATE_PARTS];
         const float4 asked = READ ? queries[m * STATE_PARTS] : make_float4(0, 0, 0, 0);
         const float key[4] = {held[m].x, held[m].y, held[m].z, held[m].w},
                     query[4] = {asked.x, asked.y, asked.z, asked.w};

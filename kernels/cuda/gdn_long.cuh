@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
         for (int n = 0; n < LONG_PER; n++)
             s[n][h] = home[((int64_t)h * a.dk + state_element(n, part)) * a.dv];
     if (fold) { // rows of the last window, at most as many as a stage holds
-        const float *saved = gdn_saved(&a, lane);
+        const float *saved = gdn_saved(&a, lane->run);
         const struct long_source from = {saved + (int64_t)key * a.dk,
                                          NULL,
                                          saved + keys + (int64_t)key * SHARE * a.dv + first,

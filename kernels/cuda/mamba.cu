@@ -148,19 +148,20 @@ DEVICE void mamba_bring(const struct mamba_args *a, const struct mamba_block *b,
                         int32_t n, int32_t padded)
 {
     const float *c = a->c + r * a->ldc;
-    stage_rows<true>(s->b, padded, c + mamba_inner(a) + b->group, a->ldc, n, a->state_dim, padded);
-    stage_rows<true>(s->c, padded, c + mamba_inner(a) + mamba_shared(a) + b->group, a->ldc, n, a->state_dim, padded);
-    stage_rows<true>(s->x, MAMBA_ROWS, c + b->at, a->ldc, n, b->width, 0);
-    stage_rows<true>(s->dt, 1, a->dt + r * a->ldt + b->head, a->ldt, n, 1, 1);
+    stage_rows<true>(s->b, padded, c + mamba_inner(a) + b->group, a->ldc, n, a->state_dim, padded, (int32_t)blockDim.x);
+    stage_rows<true>(s->c, padded, c + mamba_inner(a) + mamba_shared(a) + b->group, a->ldc, n, a->state_dim, padded,
+                     (int32_t)blockDim.x);
+    stage_rows<true>(s->x, MAMBA_ROWS, c + b->at, a->ldc, n, b->width, 0, (int32_t)blockDim.x);
+    stage_rows<true>(s->dt, 1, a->dt + r * a->ldt + b->head, a->ldt, n, 1, 1, (int32_t)blockDim.x);
 }
 
 DEVICE void mamba_bring_saved(const struct mamba_args *a, const struct mamba_block *b, const struct mamba_stage *s,
                               const float *saved, int32_t n, int32_t padded)
 {
     const int64_t ld = mamba_saved_width(a);
-    stage_rows<true>(s->b, padded, saved + mamba_inner(a) + b->group, ld, n, a->state_dim, padded);
-    stage_rows<true>(s->x, MAMBA_ROWS, saved + b->at, ld, n, b->width, 0);
-    stage_rows<true>(s->dt, 1, saved + mamba_inner(a) + mamba_shared(a) + b->head, ld, n, 1, 1);
+    stage_rows<true>(s->b, padded, saved + mamba_inner(a) + b->group, ld, n, a->state_dim, padded, (int32_t)blockDim.x);
+    stage_rows<true>(s->x, MAMBA_ROWS, saved + b->at, ld, n, b->width, 0, (int32_t)blockDim.x);
+    stage_rows<true>(s->dt, 1, saved + mamba_inner(a) + mamba_shared(a) + b->head, ld, n, 1, 1, (int32_t)blockDim.x);
 }
 
 template <int PER>

@@ -4,6 +4,7 @@
 //
 // Invariant: a block, or a warp, has one row (or a group or head of it); nothing is read that belongs to another row.
 
+#include "kernels/cuda/gated_norm.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/rotary.cuh"
 #include "kernels/cuda/vec.cuh"
@@ -75,7 +76,6 @@ extern "C" cudaError_t cuda_norm(cudaStream_t stream, const struct norm_args *a,
 
 enum { HEAD_WARPS = 4 }; // heads a block
 
-// x * rsqrt(mean x^2 + eps) * w * act(z), or x * act(z) normalised. sum: over the threads that share the head.
 template <int W, bool BLOCK>
 __global__ void __launch_bounds__(512) gated_norm_kernel(const __grid_constant__ struct gated_norm_args a)
 {
@@ -87,51 +87,9 @@ __global__ void __launch_bounds__(512) gated_norm_kernel(const __grid_constant__
     pdl_trigger();
     if (r >= a.pass->rows || head >= a.heads)
         return;
-    const float *x = a.x + r * a.ldx + at, *z = a.z + r * a.ldz + at, *w = a.w + (a.norm_after ? at : 0);
-    float *y = a.y + r * a.ldy + at, sum = 0;
-    vec<W> kept, gates, weights; // of the thread's first vector, read before the sum
-    for (int32_t i = thread * W; i < a.dim; i += threads * W) {
-        vec<W> t = vec_load<W>(x + i);
-        vec<W> gate = vec_load<W>(z + i);
-        if (i == thread * W)
-            weights = vec_load<W>(w + i);
-#pragma unroll
-        for (int j = 0; j < W; j++) {
-            gate.v[j] = f_activate(gate.v[j], a.activation);
-            if (a.norm_after)
-                t.v[j] = f_mul(t.v[j], gate.v[j]);
-            sum = fmaf(t.v[j], t.v[j], sum);
-        }
-        if (i == thread * W) {
-            kept = t;
-            gates = gate;
-        }
-    }
-    sum = BLOCK ? block_sum(sum, space) : warp_sum<WARP>(sum);
-    const float factor = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
-    for (int32_t i = thread * W; i < a.dim; i += threads * W) {
-        vec<W> t, gate, weight;
-        if (i == thread * W) {
-            t = kept;
-            gate = gates;
-            weight = weights;
-        } else {
-            t = vec_load<W>(x + i);
-            gate = vec_load<W>(z + i);
-            weight = vec_load<W>(w + i);
-#pragma unroll
-            for (int j = 0; j < W; j++) {
-                gate.v[j] = f_activate(gate.v[j], a.activation);
-                t.v[j] = a.norm_after ? f_mul(t.v[j], gate.v[j]) : t.v[j];
-            }
-        }
-#pragma unroll
-        for (int j = 0; j < W; j++) {
-            const float normed = f_mul(f_mul(t.v[j], factor), weight.v[j]);
-            t.v[j] = a.norm_after ? normed : f_mul(normed, gate.v[j]);
-        }
-        vec_store<W>(y + i, t);
-    }
+    const float *z = a.z + r * a.ldz + at, *w = a.w + (a.norm_after ? at : 0);
+    const gated_first<W> first = gated_norm_take<W>(z, w, a.dim, thread);
+    gated_norm_head<W, BLOCK>(&a, a.x + r * a.ldx + at, z, w, a.y + r * a.ldy + at, first, thread, threads, space);
 }
 
 extern "C" cudaError_t cuda_gated_norm(cudaStream_t stream, const struct gated_norm_args *a, int rows)

@@ -61,9 +61,10 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 // ---- runtime ------------------------------------------------------------------------------------------------------------------
 
 typedef void *cudaStream_t;
-enum cudaError_t { cudaSuccess, cudaErrorInvalidValue };
+enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorNotSupported };
 enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 enum { cudaDevAttrComputeCapabilityMajor, cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum { cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared };
 enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
 struct cudaLaunchAttribute {
     int id;
@@ -127,7 +128,7 @@ struct fake_warp {
     uint64_t value[2][32];
 };
 struct fake_block {
-    struct fake_meeting meeting;
+    struct fake_meeting meeting, some; // of all threads; of the first few
     struct fake_warp warp[32];
     uint8_t *shared;
     dim3 index;
@@ -223,6 +224,7 @@ inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned
         memset(block->shared, 0xff, FAKE_SHARED);
         block->index = dim3(bx + b, by, bz);
         block->meeting = {0, (int)threads, 0};
+        block->some = {0, 0, 0};
         for (unsigned w = 0; w < threads / 32; w++)
             block->warp[w].meeting = {0, 32, 0};
         for (unsigned t = 0; t < threads; t++) {
@@ -292,6 +294,12 @@ static inline void *fake_shared()
 static inline void __syncthreads()
 {
     fake_meet(&fake.now->block->meeting);
+}
+
+static inline void fake_some_wait(int threads)
+{
+    fake.now->block->some.live = threads;
+    fake_meet(&fake.now->block->some);
 }
 
 // Every lane's value, in a buffer that stays until the next exchange but one.

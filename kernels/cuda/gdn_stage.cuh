@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Gated DeltaNet: rows of a block in shared memory, the state between memory and registers, folds, runs and what a window saves.
+//
+// Invariant: of the saved rows a block writes what it alone reads, and of those that share a key head one block the rest.
+
+#ifndef CUDA_GDN_STAGE_CUH
+#define CUDA_GDN_STAGE_CUH
+
+#include "kernels/cuda/gdn.cuh"
+
+// ---- rows in shared memory ---------------------------------------------------------------------------------------------------
+
+// T prepared rows: k and q padded to `padded`, v of the block's columns, decay and beta of its heads.
+struct gdn_stage {
+    float *k, *q, *v, *decay, *beta;
+};
+
+// queries: whether there are any, 0 or 1.
+static __host__ __device__ inline int32_t gdn_stage_floats(int32_t t, int32_t padded, int32_t columns, int32_t heads,
+                                                           int32_t queries)
+{
+    return t * ((1 + queries) * padded + columns) + (2 * t * heads + 3) / 4 * 4;
+}
+
+DEVICE struct gdn_stage gdn_stage_at(float *at, int32_t t, int32_t padded, int32_t columns, int32_t heads,
+                                     int32_t queries)
+{
+    struct gdn_stage s;
+    s.k = at;
+    s.q = s.k + t * padded * queries;
+    s.v = s.q + t * padded;
+    s.decay = s.v + t * columns;
+    s.beta = s.decay + t * heads;
+    return s;
+}
+
+// What a block works on: `heads` value heads from `head` on, which share a key head. Of their dv numbers laid end to end it has
+// `width` from `first` on, in rows of `columns`. Its first `threads` threads take part.
+struct gdn_block {
+    int32_t head, heads, key, first, columns, width, threads; // key: first element of its key head
+    int64_t keys, values, row, rows;
+    bool owner, leads; // of the scalars' and of the keys' saved rows
+};
+
+// Keys and queries of n rows (rows of ld floats), normalised, MANY at once a warp. They may lie where they go.
+template <int MANY>
+DEVICE void gdn_stage_keys(const struct gdn_stage *s, const float *q, const float *k, int64_t ld, int32_t n, int32_t dk,
+                           int32_t padded, int32_t threads)
+{
+    const int32_t lane = threadIdx.x % WARP;
+#pragma unroll 1
+    for (int32_t first = (int32_t)threadIdx.x / WARP * MANY; first < 2 * n; first += threads / WARP * MANY) {
+        float held[MANY][GDN_LANE];
+#pragma unroll
+        for (int u = 0; u < MANY; u++) {
+            const int32_t item = first + u < 2 * n ? first + u : first;
+            gdn_take(held[u], (item % 2 ? k : q) + item / 2 * ld, dk, lane);
+        }
+#pragma unroll
+        for (int u = 0; u < MANY; u++)
+            if (first + u < 2 * n) {
+                const bool key = (first + u) % 2;
+                gdn_normalise((key ? s->k : s->q) + (first + u) / 2 * padded, held[u], dk, padded,
+                              key ? 1.0f : 1.0f / sqrtf((float)dk), lane);
+            }
+    }
+}
+
+// n saved rows from row `base` of the window on.
+DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s,
+                            const float *saved, int32_t base, int32_t n, int32_t padded)
+{
+    const int64_t ld = gdn_saved_width(a);
+    const float *from = saved + base * ld, *scalars = from + b->keys + b->values + b->head;
+    stage_rows<true>(s->k, padded, from + b->key, ld, n, a->dk, padded, b->threads);
+    stage_rows<true>(s->v, b->columns, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0,
+                     b->threads);
+    stage_rows<true>(s->decay, b->heads, scalars, ld, n, b->heads, 0, b->threads);
+    stage_rows<true>(s->beta, b->heads, scalars + a->nv, ld, n, b->heads, 0, b->threads);
+}
+
+// Saves n staged rows as rows base .. of the window.
+DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, float *saved,
+                     int32_t base, int32_t n, int32_t padded)
+{
+    const int64_t ld = gdn_saved_width(a);
+    float *to = saved + base * ld;
+#pragma unroll 2
+    for (int32_t i = (int32_t)threadIdx.x; i < n * b->width; i += b->threads) {
+        const int32_t t = i / b->width, j = i % b->width;
+        to[t * ld + b->keys + (int64_t)b->head * a->dv + b->first + j] = s->v[t * b->columns + j];
+    }
+#pragma unroll 1
+    for (int32_t i = (int32_t)threadIdx.x; b->leads && i < n * a->dk; i += b->threads)
+        to[i / a->dk * ld + b->key + i % a->dk] = s->k[i / a->dk * padded + i % a->dk];
+#pragma unroll 1
+    for (int32_t i = (int32_t)threadIdx.x; b->owner && i < n * b->heads; i += b->threads) {
+        float *scalars = to + i / b->heads * ld + b->keys + b->values + b->head + i % b->heads;
+        scalars[0] = s->decay[i];
+        scalars[a->nv] = s->beta[i];
+    }
+}
+
+// ---- the state ---------------------------------------------------------------------------------------------------------------
+
+// Moves one element of the thread's columns, of which `live` exist, between memory and registers; zeros come where it is not there.
+template <bool STORE, bool WIDE> DEVICE void gdn_move_one(float *row, float *s, bool there, int32_t live)
+{
+    if (WIDE && STORE && there)
+        *reinterpret_cast<float4 *>(row) = make_float4(s[0], s[1], s[2], s[3]);
+    if (WIDE && !STORE) {
+        const float4 t = there ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
+        s[0] = t.x, s[1] = t.y, s[2] = t.z, s[3] = t.w;
+    }
+#pragma unroll
+    for (int c = 0; !WIDE && c < STATE_EACH; c++) {
+        if (STORE && c < live && there)
+            row[c] = s[c];
+        if (!STORE)
+            s[c] = c < live && there ? row[c] : 0.0f;
+    }
+}
+
+template <int PER, bool STORE>
+DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EACH], int32_t part, int32_t live)
+{
+    const bool wide = live >= STATE_EACH && (a->dv % 4 | (int32_t)((uintptr_t)state & 15)) == 0;
+#pragma unroll
+    for (int n = 0; n < PER; n++) {
+        const int32_t i = state_element(n, part);
+        if (wide)
+            gdn_move_one<STORE, true>(state + (int64_t)i * a->dv, s[n], i < a->dk, live);
+        else
+            gdn_move_one<STORE, false>(state + (int64_t)i * a->dv, s[n], i < a->dk, live);
+    }
+}
+
+// Folds n staged rows, whose scalars begin at the thread's head.
+template <int PER, bool HOLD>
+DEVICE void gdn_fold(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH],
+                     int32_t column, int32_t part)
+{
+#pragma unroll 1
+    for (int32_t t = 0; t < n; t++)
+        gdn_step<PER, false, HOLD>(state, s->k + t * STATE_PARTS * PER, s->k, s->v + t * b->columns + column,
+                                   s->decay[t * b->heads], s->beta[t * b->heads], part);
+}
+
+// Runs n staged rows; outputs of the block's columns go to y, which may be s->v: nobody reads a row's values after its outputs.
+template <int PER, bool HOLD>
+DEVICE void gdn_run(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH],
+                    int32_t column, int32_t part, float *y, int64_t ldy)
+{
+    const int32_t mine = column + state_column(part);
+#pragma unroll 1
+    for (int32_t t = 0; t < n; t++) {
+        const float out = gdn_step<PER, true, HOLD>(state, s->k + t * STATE_PARTS * PER, s->q + t * STATE_PARTS * PER,
+                                                    s->v + t * b->columns + column, s->decay[t * b->heads],
+                                                    s->beta[t * b->heads], part);
+        if (part < STATE_EACH && mine < b->width)
+            y[t * ldy + mine] = out;
+    }
+}
+
+#endif
