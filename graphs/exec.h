@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 struct bind;
+struct exchange;
 struct exec;
 struct recording;
 
@@ -46,15 +47,33 @@ void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, 
 // later. A target may do them in one launch.
 void exec_together(struct exec *exec, int count);
 
+// Every program that runs or is recorded from now on begins by taking `bytes` of the block at `host`, which begins with a struct
+// exchange, into the one at `device`, and ends by giving it back: the host calls nothing for it. bytes is a multiple of
+// EXCHANGE_UNIT. The host's copy, which is pinned, changes in exec_sync. Does nothing on a target without memory of its own.
+bool exec_exchange(struct exec *exec, struct exchange *host, void *device, int64_t bytes, struct error *error);
+
+// When the last program was handed over, by engine_seconds' clock: `begun` is the moment from which the target has work, `call`
+// the seconds until the whole program was handed over (0 where handing over is running).
+struct exec_times {
+    double begun, call;
+};
+const struct exec_times *exec_times(const struct exec *exec);
+
+// What a recording cost and takes.
+struct recording_facts {
+    int64_t bytes;
+    int launches;
+    double capture_seconds, instantiate_seconds; // instantiate: until it lies where it runs
+};
+
 // Records what emit launches, without running it. NULL when memory is short or a launch failed; bytes tells how far it came.
 struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
                                const struct bind *bind, int64_t *bytes);
 void exec_replay(struct exec *exec, const struct recording *recording);
 void exec_forget(struct recording *recording);
-int64_t exec_recording_bytes(const struct recording *recording);
-int exec_recording_launches(const struct recording *recording);
+const struct recording_facts *exec_recording_facts(const struct recording *recording);
 
-// Waits until everything that was launched is done. False with program-independent text when something failed.
+// Waits until the program that was launched last is done, and everything before it. False with program-independent text when something failed.
 bool exec_sync(struct exec *exec, struct error *error);
 
 // Adds the time of each launch of the program that emits with `emit` to seconds[number] until called with NULL. The launches

@@ -21,6 +21,7 @@ struct recording {
     int64_t count, capacity;
     unsigned char *bytes;
     int64_t used, size;
+    struct recording_facts facts;
 };
 
 struct exec {
@@ -32,6 +33,7 @@ struct exec {
     void (*profiled)(struct exec *, const struct bind *); // whose launches are timed, or NULL
     double *profile;                                      // where to
     double *seconds;                                      // profile while that program runs, else NULL
+    struct exec_times times;
 };
 
 struct exec *exec_open(const struct exec_options *options, struct error *error)
@@ -86,13 +88,6 @@ bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const s
     return exec->profiled == emit;
 }
 
-void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
-{
-    exec->seconds = exec->profiled == emit ? exec->profile : NULL;
-    emit(exec, bind);
-    exec->seconds = NULL;
-}
-
 bool exec_sync(struct exec *exec, struct error *error)
 {
     (void)exec;
@@ -105,6 +100,25 @@ static double seconds_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
+{
+    exec->times.begun = seconds_now();
+    exec->seconds = exec->profiled == emit ? exec->profile : NULL;
+    emit(exec, bind);
+    exec->seconds = NULL;
+}
+
+bool exec_exchange(struct exec *exec, struct exchange *host, void *device, int64_t bytes, struct error *error)
+{
+    (void)exec, (void)host, (void)device, (void)bytes, (void)error;
+    return true;
+}
+
+const struct exec_times *exec_times(const struct exec *exec)
+{
+    return &exec->times;
 }
 
 static void run(struct exec *exec, int kernel, const void *args, int number)
@@ -165,6 +179,7 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
                                const struct bind *bind, int64_t *bytes)
 {
     struct recording *r = calloc(1, sizeof *r);
+    const double start = seconds_now();
     *bytes = 0;
     if (!r)
         return NULL;
@@ -172,7 +187,12 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
     exec->failed = false;
     emit(exec, bind);
     exec->record = NULL;
-    *bytes = exec_recording_bytes(r);
+    r->facts = (struct recording_facts){
+        .bytes = (int64_t)sizeof *r + r->size + r->capacity * (int64_t)sizeof *r->launch,
+        .launches = (int)r->count,
+        .capture_seconds = seconds_now() - start,
+    };
+    *bytes = r->facts.bytes;
     if (!exec->failed)
         return r;
     exec_forget(r);
@@ -181,6 +201,7 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
 
 void exec_replay(struct exec *exec, const struct recording *recording)
 {
+    exec->times.begun = seconds_now();
     for (int64_t i = 0; i < recording->count; i++) {
         const struct recorded *r = &recording->launch[i];
         run(exec, r->kernel, recording->bytes + r->args, r->number);
@@ -196,12 +217,7 @@ void exec_forget(struct recording *recording)
     free(recording);
 }
 
-int64_t exec_recording_bytes(const struct recording *r)
+const struct recording_facts *exec_recording_facts(const struct recording *recording)
 {
-    return (int64_t)sizeof *r + r->size + r->capacity * (int64_t)sizeof *r->launch;
-}
-
-int exec_recording_launches(const struct recording *recording)
-{
-    return (int)recording->count;
+    return &recording->facts;
 }

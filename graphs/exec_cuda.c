@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches, capture and replay on a GPU: a captured program is one CUDA graph. See exec.h.
-// Invariant: between exec_capture and exec_sync nothing allocates, waits or decides on the host.
+// Launches, capture and replay on a GPU: a captured program is a CUDA graph, in two pieces. See exec.h.
+// Invariant: between exec_capture and exec_sync nothing allocates, waits or decides on the host. A round that is replayed calls the
+// driver once a piece of its graph and for nothing else.
 
+#include "graphs/exchange.h"
 #include "graphs/exec.h"
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define X(name) cudaError_t cuda_##name(cudaStream_t stream, const void *args, int rows);
 #include "kernel_list.h"
@@ -56,11 +59,28 @@ struct held {
     _Alignas(16) unsigned char args[ARGS_MOST];
 };
 
+cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units);
+cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units);
+
+// Handing over a graph takes time by its nodes, and the device waits for it; so a program is two graphs, and while the first few
+// launches run the others are handed over.
+enum { PIECES = 2, FIRST_LAUNCHES = 48 };
+
 struct recording {
-    cudaGraphExec_t graph;
-    int64_t bytes;
-    size_t launches;
+    cudaGraphExec_t piece[PIECES];
+    int pieces;
+    struct recording_facts facts;
 };
+
+// A capture that goes on.
+struct capture {
+    cudaGraph_t piece[PIECES];
+    int pieces;   // that are whole
+    int launches; // of this one
+};
+
+// Of waiting: how often to ask the driver, and when to let go of the core.
+static const double ASK_SECONDS = 1e-3, SPIN_SECONDS = 20e-3;
 
 struct exec {
     cudaStream_t stream;
@@ -72,6 +92,14 @@ struct exec {
     double *profile;                                      // where to
     double *seconds;                                      // profile while that program runs, else NULL
     cudaEvent_t start, stop;
+    struct exchange *host;  // the block of every program, as the host has it; NULL: none
+    struct exchange *given; // what the last program gave back, until somebody waits for it
+    void *device;           // the block that kernels work in
+    int units;
+    bool told; // the program that runs says itself when it is done
+    struct exec_times times;
+    int first_launches; // of a graph's first piece; 0: graphs are whole
+    struct capture *capture;
     int together, held_count; // launches of the step, and how many of them are held
     struct held held[STEP_MOST];
 };
@@ -111,6 +139,8 @@ struct exec *exec_open(const struct exec_options *options, struct error *error)
         free(exec);
         return NULL;
     }
+    const char *first = getenv("GRAPH_FIRST"); // for comparison
+    exec->first_launches = first ? atoi(first) : FIRST_LAUNCHES;
     cudaEventCreate(&exec->start);
     cudaEventCreate(&exec->stop);
     return exec;
@@ -122,6 +152,7 @@ void exec_close(struct exec *exec)
         return;
     cudaEventDestroy(exec->start);
     cudaEventDestroy(exec->stop);
+    cudaFreeHost(exec->given);
     free(exec);
 }
 
@@ -153,13 +184,6 @@ bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const s
     return exec->profiled == emit;
 }
 
-void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
-{
-    exec->seconds = exec->profiled == emit ? exec->profile : NULL;
-    emit(exec, bind);
-    exec->seconds = NULL;
-}
-
 const char *const *exec_available(void)
 {
     static const char *const none[] = {NULL};
@@ -172,6 +196,65 @@ static void note(struct exec *exec, cudaError_t status, int kernel)
         return;
     exec->status = status;
     exec->failed_kernel = kernel;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+bool exec_exchange(struct exec *exec, struct exchange *host, void *device, int64_t bytes, struct error *error)
+{
+    // Pinned memory has the same address on both sides.
+    cudaError_t status = cudaHostAlloc((void **)&exec->given, (size_t)bytes, cudaHostAllocDefault);
+    if (status != cudaSuccess || !exec->properties.canMapHostMemory || !exec->properties.unifiedAddressing)
+        return error_set(error, "GPU %s cannot share the lanes with the host: %s", exec->name,
+                         cudaGetErrorString(status));
+    memset(exec->given, 0, (size_t)bytes);
+    exec->host = host;
+    exec->device = device;
+    exec->units = (int)(bytes / EXCHANGE_UNIT);
+    return true;
+}
+
+const struct exec_times *exec_times(const struct exec *exec)
+{
+    return &exec->times;
+}
+
+static void take(struct exec *exec)
+{
+    if (exec->host)
+        note(exec, cuda_take(exec->stream, exec->host, exec->device, exec->units), -1);
+}
+
+static void give(struct exec *exec)
+{
+    if (exec->host)
+        note(exec, cuda_give(exec->stream, exec->given, exec->device, exec->units), -1);
+}
+
+// Numbers the program that is about to be handed over.
+static void number(struct exec *exec)
+{
+    if (exec->host)
+        exec->host->wanted++;
+    exec->told = exec->host != NULL;
+}
+
+void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
+{
+    const double start = seconds_now();
+    number(exec);
+    take(exec);
+    exec->times.begun = seconds_now();
+    exec->seconds = exec->profiled == emit ? exec->profile : NULL;
+    emit(exec, bind);
+    exec->seconds = NULL;
+    give(exec);
+    exec->times.call = seconds_now() - start;
 }
 
 static void launch_one(struct exec *exec, int kernel, const void *args, int number, int rows)
@@ -223,8 +306,22 @@ void exec_together(struct exec *exec, int count)
         exec->together = count;
 }
 
+// Ends the first piece of a capture when it has its launches.
+static void next_piece(struct exec *exec)
+{
+    struct capture *c = exec->capture;
+    if (c->launches++ != exec->first_launches || exec->first_launches == 0 || c->pieces + 1 == PIECES)
+        return;
+    note(exec, cudaStreamEndCapture(exec->stream, &c->piece[c->pieces++]), -1);
+    note(exec, cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal), -1);
+}
+
 void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
 {
+    if (exec->capture && exec->held_count == 0)
+        next_piece(exec);
+    if (exec->capture && exec->status != cudaSuccess)
+        return; // it has failed, and the stream may not be captured any more
     if (!exec->together || bytes > ARGS_MOST) {
         exec->together = exec->held_count ? exec->together : 0;
         if (exec->held_count)
@@ -247,67 +344,129 @@ static int64_t bytes_of(size_t before, size_t after, size_t launches)
     return taken < most ? taken : most;
 }
 
+static cudaError_t capture(struct exec *exec, struct capture *c, void (*emit)(struct exec *, const struct bind *),
+                           const struct bind *bind)
+{
+    cudaError_t status = cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal);
+    if (status != cudaSuccess)
+        return status;
+    exec->capture = c;
+    take(exec);
+    emit(exec, bind);
+    if (exec->status == cudaSuccess)
+        give(exec);
+    exec->capture = NULL;
+    exec->together = exec->held_count = 0;
+    status = cudaStreamEndCapture(exec->stream, &c->piece[c->pieces++]);
+    return exec->status != cudaSuccess ? exec->status : status;
+}
+
+// Makes graphs of what was captured and puts them on the device, so that the first replay is as fast as the others.
+static cudaError_t instantiate(struct exec *exec, const struct capture *c, struct recording *r)
+{
+    cudaError_t status = cudaSuccess;
+    for (int i = 0; i < c->pieces && status == cudaSuccess; i++) {
+        size_t nodes = 0;
+        status = cudaGraphGetNodes(c->piece[i], NULL, &nodes);
+        if (status == cudaSuccess)
+            status = cudaGraphInstantiate(&r->piece[r->pieces], c->piece[i], 0);
+        if (status != cudaSuccess)
+            break;
+        r->facts.launches += (int)nodes;
+        status = cudaGraphUpload(r->piece[r->pieces++], exec->stream);
+    }
+    // Another thread, whose stream is another one, may replay it.
+    return status == cudaSuccess ? cudaStreamSynchronize(exec->stream) : status;
+}
+
 struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *),
                                const struct bind *bind, int64_t *bytes)
 {
     struct recording *r = calloc(1, sizeof *r);
+    struct capture c = {0};
     size_t before = 0, after = 0, total = 0;
-    cudaGraph_t graph = NULL;
     *bytes = 0;
     if (!r)
         return NULL;
     cudaMemGetInfo(&before, &total);
-    cudaError_t status = cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal);
-    if (status == cudaSuccess) {
-        emit(exec, bind);
-        status = cudaStreamEndCapture(exec->stream, &graph);
-    }
+    const double start = seconds_now();
+    cudaError_t status = capture(exec, &c, emit, bind);
+    const double captured = seconds_now();
     if (status == cudaSuccess)
-        status = exec->status;
-    if (status == cudaSuccess)
-        status = cudaGraphGetNodes(graph, NULL, &r->launches);
-    if (status == cudaSuccess)
-        status = cudaGraphInstantiate(&r->graph, graph, 0);
-    if (graph)
-        cudaGraphDestroy(graph);
+        status = instantiate(exec, &c, r);
+    r->facts.capture_seconds = captured - start;
+    r->facts.instantiate_seconds = seconds_now() - captured;
+    for (int i = 0; i < c.pieces; i++)
+        if (c.piece[i])
+            cudaGraphDestroy(c.piece[i]);
     cudaMemGetInfo(&after, &total);
-    r->bytes = bytes_of(before, after, r->launches) + (int64_t)sizeof *r;
-    *bytes = r->bytes;
+    r->facts.bytes = bytes_of(before, after, (size_t)r->facts.launches) + (int64_t)sizeof *r;
+    *bytes = r->facts.bytes;
     if (status == cudaSuccess)
         return r;
     cudaGetLastError();
     exec->status = cudaSuccess; // a failed capture has run nothing: the eager path goes on
+    exec->failed_kernel = -1;
     exec_forget(r);
     return NULL;
 }
 
 void exec_replay(struct exec *exec, const struct recording *recording)
 {
-    note(exec, cudaGraphLaunch(recording->graph, exec->stream), -1);
+    const double start = seconds_now();
+    number(exec);
+    for (int i = 0; i < recording->pieces; i++) {
+        note(exec, cudaGraphLaunch(recording->piece[i], exec->stream), -1);
+        if (i == 0)
+            exec->times.begun = seconds_now();
+    }
+    exec->times.call = seconds_now() - start;
 }
 
 void exec_forget(struct recording *recording)
 {
     if (!recording)
         return;
-    if (recording->graph)
-        cudaGraphExecDestroy(recording->graph);
+    for (int i = 0; i < recording->pieces; i++)
+        cudaGraphExecDestroy(recording->piece[i]);
     free(recording);
 }
 
-int64_t exec_recording_bytes(const struct recording *recording)
+const struct recording_facts *exec_recording_facts(const struct recording *recording)
 {
-    return recording->bytes;
+    return &recording->facts;
 }
 
-int exec_recording_launches(const struct recording *recording)
+// Waits for the word that a program's last kernel writes. The driver is asked now and then, since a program that failed writes none.
+static cudaError_t wait_for_word(struct exec *exec)
 {
-    return (int)recording->launches;
+    const uint32_t wanted = exec->host->wanted, *done = &exec->given->done;
+    const double start = seconds_now();
+    double asked = start;
+    while (__atomic_load_n(done, __ATOMIC_ACQUIRE) != wanted) {
+        const double now = seconds_now();
+        if (now - asked < ASK_SECONDS)
+            continue;
+        asked = now;
+        const cudaError_t status = cudaStreamQuery(exec->stream);
+        if (status == cudaSuccess)
+            return __atomic_load_n(done, __ATOMIC_ACQUIRE) == wanted ? status : cudaErrorUnknown;
+        if (status != cudaErrorNotReady)
+            return status;
+        cudaGetLastError(); // not an error
+        if (now - start > SPIN_SECONDS)
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    return cudaSuccess;
 }
 
 bool exec_sync(struct exec *exec, struct error *error)
 {
-    cudaError_t status = cudaStreamSynchronize(exec->stream);
+    const bool told = exec->told && exec->status == cudaSuccess;
+    cudaError_t status = told ? wait_for_word(exec) : cudaStreamSynchronize(exec->stream);
+    exec->told = false;
+    if (told && status == cudaSuccess)
+        memcpy(exec->host, exec->given, (size_t)exec->units * EXCHANGE_UNIT);
     if (exec->status == cudaSuccess && status == cudaSuccess)
         return true;
     cudaError_t cause = exec->status != cudaSuccess ? exec->status : status;

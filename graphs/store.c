@@ -14,7 +14,7 @@ struct entry {
     struct graph_key key;
     uint64_t hash;
     struct recording *recording;
-    int64_t bytes;
+    int64_t bytes, replayed;
     struct entry *next;          // in the bucket
     struct entry *newer, *older; // by last use
 };
@@ -203,6 +203,7 @@ void graph_store_run(struct graph_store *store, struct exec *exec, const struct 
         link_newest(store, e);
     }
     store->counters.replayed++;
+    e->replayed++;
     exec_replay(exec, e->recording);
 }
 
@@ -213,6 +214,15 @@ void graph_store_warm(struct graph_store *store, struct exec *exec, const struct
     uint64_t hash = hash_of(&k);
     if (!find(store, &k, hash))
         capture(store, exec, &k, hash, bind);
+}
+
+void graph_store_each(const struct graph_store *store, void (*see)(void *user, const struct graph_view *view),
+                      void *user)
+{
+    for (const struct entry *e = store->oldest; e; e = e->newer) {
+        const struct graph_view view = {&e->key, exec_recording_facts(e->recording), e->bytes, e->replayed};
+        see(user, &view);
+    }
 }
 
 const struct graph_counters *graph_store_counters(const struct graph_store *store)

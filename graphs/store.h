@@ -43,6 +43,17 @@ void graph_store_warm(struct graph_store *store, struct exec *exec, const struct
 // Forgets every graph (a pool that was rebuilt, a lane that went away).
 void graph_store_clear(struct graph_store *store);
 
+// A graph that is held: what it cost, and how often it was replayed. bytes: with what the store keeps beside it.
+struct graph_view {
+    const struct graph_key *key;
+    const struct recording_facts *facts;
+    int64_t bytes, replayed;
+};
+
+// Calls `see` for every graph, the least recently used first. The store must not change meanwhile.
+void graph_store_each(const struct graph_store *store, void (*see)(void *user, const struct graph_view *view),
+                      void *user);
+
 const struct graph_counters *graph_store_counters(const struct graph_store *store);
 int64_t graph_store_bytes(const struct graph_store *store);
 

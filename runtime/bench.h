@@ -14,10 +14,20 @@
 enum {
     BENCH_REPEATS = 1000,
     BENCH_PROFILED = 8, // rounds that the kernels' times are averaged over
+    BENCH_GRAPHS = 128, // programs by number of lanes
     BENCH_LEAST_BYTES = 1 << 30,
     BENCH_LOAD = 128,
 };
 #define BENCH_MOST_BYTES (INT64_C(4) << 30)
+
+// The graphs of one program and number of lanes. bytes, capture, instantiate: of all its keys together; launches, replay and eager
+// seconds: of the first.
+struct bench_graph {
+    struct graph_key key;
+    int keys, launches;
+    int64_t bytes;
+    double capture_seconds, instantiate_seconds, replay, eager;
+};
 
 struct bench {
     struct engine *engine;
@@ -35,6 +45,10 @@ struct bench {
     double round_seconds, kernel_seconds;
     double prompt_rate[BENCH_REPEATS], decode_rate[BENCH_REPEATS], drafted_rate[BENCH_REPEATS], share[BENCH_REPEATS];
     double ceiling_rate[2 * BENCH_REPEATS];
+    // seconds a round of the undrafted decode: host and device between two rounds, handing a round over
+    double host[BENCH_REPEATS], idle[BENCH_REPEATS], launch[BENCH_REPEATS];
+    struct bench_graph graph[BENCH_GRAPHS];
+    int graphs;
     int lanes;
     double lanes_rate[MAX_LANES + 1]; // tokens a second of n lanes together, undrafted; 0: not measured
     // drafted rounds of one lane at a given acceptance, and undrafted ones before and after; rate 0: not asked for
@@ -70,6 +84,11 @@ bool bench_turns(const struct settings *settings, struct error *error);
 
 // A series of repeats as JSON: median, least, best, all.
 json_t *bench_series(const double *values, int count);
+
+// Times every graph of the store against the same program launch by launch.
+bool bench_graphs(struct bench *bench, struct error *error);
+void bench_graphs_text(const struct bench *bench);
+void bench_graphs_json(const struct bench *bench, json_t *root);
 
 void bench_print_text(const struct bench *bench);
 void bench_print_json(const struct bench *bench);

@@ -123,12 +123,15 @@ void bench_print_text(const struct bench *b)
     printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d tokens, %.1f times decode\n", prompt,
            bench_least(b->prompt_rate, n), bench_best(b->prompt_rate, n), b->prompt, prompt / decode);
     print_streams(b);
+    printf("host          %8.2f us/round  (%.2f to %.2f), launch call %.2f us, device idle %.2f us/round\n",
+           bench_median(b->host, n) * 1e6, bench_least(b->host, n) * 1e6, bench_best(b->host, n) * 1e6,
+           bench_median(b->launch, n) * 1e6, bench_median(b->idle, n) * 1e6);
+    bench_graphs_text(b);
     const struct graph_counters *g = graph_store_counters(b->engine->graphs);
-    printf(
-        "a round: %.1f us, of which kernels %.1f us, host %.1f us; graphs: %lld replayed, %lld captured, %lld eager, "
-        "%lld evicted\n",
-        b->round_seconds * 1e6, b->kernel_seconds * 1e6, (b->round_seconds - b->kernel_seconds) * 1e6,
-        (long long)g->replayed, (long long)g->captured, (long long)g->eager, (long long)g->evicted);
+    printf("a round, its launches one by one: %.1f us, of which kernels %.1f us; graphs: %lld replayed, %lld captured, "
+           "%lld eager, %lld evicted\n",
+           b->round_seconds * 1e6, b->kernel_seconds * 1e6, (long long)g->replayed, (long long)g->captured,
+           (long long)g->eager, (long long)g->evicted);
     struct row rows[MAX_ROWS];
     int count = make_rows(b->program, b->seconds, false, rows);
     printf("  %-14s %8s %10s %11s %8s %7s\n", "kernel", "launches", "us", "bytes", "GB/s", "time");
@@ -170,6 +173,14 @@ json_t *bench_series(const double *values, int count)
                      "best", bench_best(values, count), "all", all);
 }
 
+static json_t *microseconds(const double *seconds, int count)
+{
+    double us[BENCH_REPEATS];
+    for (int i = 0; i < count; i++)
+        us[i] = seconds[i] * 1e6;
+    return bench_series(us, count);
+}
+
 static void streams_json(const struct bench *b, json_t *root)
 {
     json_t *lanes = json_array();
@@ -207,6 +218,10 @@ void bench_print_json(const struct bench *b)
         json_object_set_new(root, "drafted", json_integer(b->drafted));
         json_object_set_new(root, "accepted", json_integer(b->accepted));
     }
+    json_object_set_new(root, "host_us_per_round", microseconds(b->host, n));
+    json_object_set_new(root, "launch_call_us", microseconds(b->launch, n));
+    json_object_set_new(root, "device_idle_us_per_round", microseconds(b->idle, n));
+    bench_graphs_json(b, root);
     json_object_set_new(root, "round_seconds", json_real(b->round_seconds));
     json_object_set_new(root, "kernel_seconds", json_real(b->kernel_seconds));
     json_object_set_new(root, "graphs",

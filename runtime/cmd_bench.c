@@ -33,6 +33,19 @@ static bool open_stream(struct bench *b, struct stream **stream, int drafts, int
     return stream_prompt(*stream, b->ids, prompt, 0, 0, NULL, NULL, error);
 }
 
+// What passed between the rounds since `before`, on average.
+static void book_gaps(struct bench *b, int i, const struct engine_counters *before)
+{
+    struct engine_counters after;
+    engine_counters(b->engine, &after);
+    const double rounds = (double)(after.gaps - before->gaps);
+    if (rounds < 1)
+        return;
+    b->host[i] = (after.host_seconds - before->host_seconds) / rounds;
+    b->idle[i] = (after.idle_seconds - before->idle_seconds) / rounds;
+    b->launch[i] = (after.launch_seconds - before->launch_seconds) / rounds;
+}
+
 // Decodes at least `tokens` tokens after the first; *rate in tokens a second.
 static bool decode(struct stream *stream, int tokens, double *rate, struct error *error)
 {
@@ -58,7 +71,10 @@ static bool repeat(struct bench *b, int i, struct error *error)
     double before = ceiling_measure(b->ceiling), start = cli_seconds();
     bool ok = open_stream(b, &stream, 0, b->prompt, error);
     b->prompt_rate[i] = b->prompt / (cli_seconds() - start);
+    struct engine_counters counters;
+    engine_counters(b->engine, &counters);
     ok = ok && decode(stream, b->tokens, &b->decode_rate[i], error);
+    book_gaps(b, i, &counters);
     stream_close(stream);
     double after = ceiling_measure(b->ceiling);
     b->ceiling_rate[2 * i] = before;
@@ -208,6 +224,7 @@ static int bench_run(const struct settings *settings, struct error *error)
     ok = ok && (b->lanes < 2 || bench_lanes(b, error)) &&
          (!settings_given(settings, FLAG_ACCEPT) || bench_accept(b, settings->accept, (int)settings->drafts, error)) &&
          (!settings->beside || bench_beside(b, (int)settings->beside, error));
+    ok = ok && (settings->eager || bench_graphs(b, error));
     ok = ok && profile(b, error) && (!b->per_op || profile_prompt(b, error));
     if (ok)
         (settings->json ? bench_print_json : settings->gnuplot ? bench_print_chart : bench_print_text)(b);
@@ -234,6 +251,9 @@ const struct command command_bench = {
         "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
         "--lanes: also 1, 2, 4, 8 streams together. --accept: also drafted rounds whose drafts land with that chance.\n"
         "--beside: also a reply while a prompt is read, its share of the time and its longest gap.\n"
+        "host us/round: from the end of a round to the launch of the next, while the target waits; programs: what each "
+        "graph\n"
+        "costs, and its time against the same launches one after the other.\n"
         "--per-op runs launches one by one, so their times hold what overlaps otherwise.\n"
         "--turns, alone: milliseconds from handing a chat's next turn in to its first token. The history of N tokens "
         "ends\n"

@@ -232,7 +232,7 @@ static bool open_lanes(struct engine *e, struct error *error)
     for (int i = 0; i < e->lanes; i++)
         if (!open_slot(e, i, error))
             return false;
-    return true;
+    return exec_exchange(e->exec, &engine_block(e)->exchange, e->block.device, EXCHANGED, error);
 }
 
 // The common keys: each lane alone, and all of them, as far as the budget goes.
@@ -241,10 +241,14 @@ static void warm(struct engine *e)
     struct slot *all[MAX_LANES];
     for (int i = 0; i < e->lanes; i++)
         all[i] = &e->slot[i];
+    const double start = engine_seconds();
     if (e->lanes > 1 && engine_lane_count(e->lanes) == e->lanes)
         engine_capture(e, all, e->lanes);
     for (int i = 0; i < e->lanes; i++)
         engine_capture(e, &all[i], 1);
+    e->warm_set = (struct warm_set){.graphs = graph_store_counters(e->graphs)->captured,
+                                    .bytes = graph_store_bytes(e->graphs),
+                                    .seconds = engine_seconds() - start};
 }
 
 static bool open_all(struct engine *e, struct error *error)
@@ -363,6 +367,9 @@ void engine_counters(const struct engine *e, struct engine_counters *c)
     c->graphs_evicted = g->evicted;
     c->graphs_failed = g->failed;
     c->graph_bytes = graph_store_bytes(e->graphs);
+    c->warm_graphs = e->warm_set.graphs;
+    c->warm_graph_bytes = e->warm_set.bytes;
+    c->warm_graph_seconds = e->warm_set.seconds;
     c->pages = e->pages.count;
     c->pages_claimed = e->pages.claimed;
     c->pages_promised = e->pages.promised;

@@ -102,6 +102,12 @@ struct engine_counters {
     int64_t pages, pages_claimed, pages_promised, pages_most, page_bytes;
     int lanes, lanes_decoding, lanes_filling, waiting;
     double decode_seconds, prompt_seconds, last_round; // last_round: when, by engine_seconds
+    // Rounds that follow a round: how many, what passed from the end of the one before to the moment from which the target had
+    // work again, the same as the target saw it (0: it has no clock), and what handing over the program took.
+    int64_t gaps;
+    double host_seconds, idle_seconds, launch_seconds;
+    int64_t warm_graphs, warm_graph_bytes; // captured at the start
+    double warm_graph_seconds;
     struct cache_counters cache;
 };
 

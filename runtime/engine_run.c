@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Running programs for lanes: binding, graph keys, and what host and device exchange around a program.
-// Invariant: a lane of a pass is bound with its own table, and its graph key says which; nothing is launched while the host
-// still has to read what the launch before it wrote.
+// Invariants: a lane of a pass is bound with its own table, and its graph key says which; nothing is launched while the host
+// still has to read what the launch before it wrote; between the end of a round and the launch of the next one the host calls
+// nothing of the target but for what a round seldom needs (a new page, copied drafts, masks).
 
 #include "runtime/engine_state.h"
-#include <stddef.h>
 
 #ifdef ENGINE_TEST
 int engine_test_shared_table, engine_test_no_drain;
 #endif
 
 static const int64_t GRAPHS_WARM = GRAPH_BYTES / 2;
-
-// What is exchanged around every program: all but the log-probabilities.
-static const int64_t EXCHANGED = offsetof(struct round_block, logprobs);
 
 int engine_lane_count(int n)
 {
@@ -78,17 +75,43 @@ static struct graph_key key_of(const struct engine *e, const struct program *pro
     return key;
 }
 
+static bool is_prompt(const struct program *p)
+{
+    return p == model.plain_prompt || p == model.prompt || p == model.tail_program;
+}
+
 void engine_capture(struct engine *e, struct slot *const *slots, int count)
 {
     struct bind b = bind_lanes(e, slots, count);
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];
-        const bool prompt = p == model.plain_prompt || p == model.prompt || p == model.tail_program;
-        if ((prompt && count > 1) || graph_store_bytes(e->graphs) > GRAPHS_WARM)
+        if ((is_prompt(p) && count > 1) || graph_store_bytes(e->graphs) > GRAPHS_WARM)
             continue; // half of the budget is for what is seen later
         struct graph_key key = key_of(e, p, &b, slots);
         graph_store_warm(e->graphs, e->exec, &key, &b);
     }
+}
+
+// Books what the host took between two rounds, while the target had nothing to do.
+static void book_launch(struct engine *e, const struct program *program)
+{
+    const struct exec_times *t = exec_times(e->exec);
+    e->between = e->round_end > 0 && !is_prompt(program);
+    if (e->between) {
+        e->counters.gaps++;
+        e->counters.host_seconds += t->begun - e->round_end;
+        e->counters.launch_seconds += t->call;
+    }
+    e->round_end = 0;
+}
+
+static void book_end(struct engine *e, const struct program *program)
+{
+    const struct exchange *x = &engine_block(e)->exchange;
+    if (e->between && x->begun > e->round_ended)
+        e->counters.idle_seconds += (double)(x->begun - e->round_ended) * 1e-9;
+    e->round_end = is_prompt(program) ? 0 : engine_seconds();
+    e->round_ended = x->ended;
 }
 
 bool engine_launch(struct engine *e, const struct program *program, struct slot *const *slots, int count,
@@ -99,11 +122,11 @@ bool engine_launch(struct engine *e, const struct program *program, struct slot 
     struct bind b = bind_lanes(e, slots, count);
     struct graph_key key = key_of(e, program, &b, slots);
     engine_block(e)->failed = 0;
-    mirror_push(&e->block, 0, EXCHANGED);
     if (e->options.eager)
-        program->emit(e->exec, &b);
+        exec_run(e->exec, program->emit, &b);
     else
         graph_store_run(e->graphs, e->exec, &key, &b);
+    book_launch(e, program);
     e->flight = program;
     e->stamp++;
     return true;
@@ -113,7 +136,6 @@ bool engine_launch(struct engine *e, const struct program *program, struct slot 
 static bool outcome(struct engine *e, const struct program *program, struct error *error)
 {
     struct error cause;
-    mirror_pull(&e->block, 0, EXCHANGED);
     if (!exec_sync(e->exec, &cause)) {
         e->dead = true;
         error_set(&e->cause, "%s: %s", program->name, cause.text);
@@ -122,6 +144,7 @@ static bool outcome(struct engine *e, const struct program *program, struct erro
             *error = e->cause;
         return false;
     }
+    book_end(e, program);
     if (engine_block(e)->failed)
         return error_set(error,
                          "%s: a row of the n-gram table could not be read; is the weight file still there and whole?",

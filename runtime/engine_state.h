@@ -8,6 +8,7 @@
 #ifndef ENGINE_STATE_H
 #define ENGINE_STATE_H
 
+#include "graphs/exchange.h"
 #include "graphs/exec.h"
 #include "graphs/store.h"
 #include "runtime/cache/cache.h"
@@ -22,17 +23,22 @@
 #include "runtime/pages.h"
 #include "runtime/weights.h"
 #include <stdatomic.h>
+#include <stddef.h>
 
 enum { GRAPH_COUNT = 512, GRAPH_BYTES = 256 << 20 }; // what the graph store may keep
 
-// What host and device exchange once a round: the host pushes the lanes before it and pulls everything after it.
+// What host and device exchange once a round: the program takes it from the host and gives it back.
 struct round_block {
+    struct exchange exchange;
     struct lane lane[MAX_LANES];
     int32_t result[MAX_LANES * (1 + MAX_WINDOW)]; // a lane: count, then the new tokens
     int32_t failed;                               // a kernel could not read a row
     // Log-probabilities of the rows of a lane's window; pulled for lanes whose streams want them.
-    struct logprobs logprobs[MAX_LANES][MAX_WINDOW];
+    _Alignas(EXCHANGE_UNIT) struct logprobs logprobs[MAX_LANES][MAX_WINDOW];
 };
+
+// What is exchanged with every program: all but the log-probabilities.
+enum { EXCHANGED = offsetof(struct round_block, logprobs) };
 
 // A lane's slot: its page table and tokens, and what it has claimed. Idle, it holds no pages.
 struct slot {
@@ -54,6 +60,12 @@ struct engine_plan {
     uint32_t page_count, run_pages;
     int64_t page_bytes;
     int32_t table_size;
+};
+
+// The graphs that were captured at the start.
+struct warm_set {
+    int64_t graphs, bytes;
+    double seconds;
 };
 
 struct engine {
@@ -78,6 +90,10 @@ struct engine {
     struct stream *first, *last;  // that wait for admission, in order
     bool again;                   // one of them has to be looked at in the next turn, whatever else there is
     struct depth depth;
+    double round_end;     // when the last program's end was seen, if that was a round; else 0
+    uint64_t round_ended; // the same by the device's clock
+    bool between;         // the program that runs is a round that follows one
+    struct warm_set warm_set;
     int64_t openings;   // streams whose drafts are left to the engine
     double chunk_start; // of the chunk in flight
     bool chunk_beside;  // replies waited for it
@@ -145,7 +161,7 @@ static inline struct round_block *engine_block(const struct engine *engine)
 bool engine_launch(struct engine *engine, const struct program *program, struct slot *const *slots, int count,
                    struct error *error);
 
-// Waits for what was launched and pulls the round block. False when the target failed or a kernel could not read a row; a
+// Waits for what was launched. False when the target failed or a kernel could not read a row; a
 // stream whose chunk that was is then over.
 bool engine_wait(struct engine *engine, struct error *error);
 

@@ -204,8 +204,16 @@ bad "--record" check --rows "$scratch/none"
 
 # ---- bench ----------------------------------------------------------------------------------------------------------------
 
-run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --json && json 'assert(j.synthetic and j.decode_tokens_per_second.median > 0 and j.prompt_tokens_per_second.median > 0 and j.ceiling_bytes_per_second.best > 1e8)
-    local n = 0; for _, k in ipairs(j.kernels) do n = n + k.launches end; assert(n > 10 and j.kernel_seconds <= j.round_seconds)' <"$out"
+run bench --quiet --repeat 1 --prompt 16 --decode 4 --lanes 2 --weights synthetic --json && json 'assert(j.synthetic and j.decode_tokens_per_second.median > 0 and j.prompt_tokens_per_second.median > 0 and j.ceiling_bytes_per_second.best > 1e8)
+    local n = 0; for _, k in ipairs(j.kernels) do n = n + k.launches end; assert(n > 10 and j.kernel_seconds <= j.round_seconds)
+    assert(j.host_us_per_round.median > 0 and j.host_us_per_round.median < 1e6 and j.launch_call_us.median >= 0 and j.device_idle_us_per_round.median >= 0)
+    local keys, bytes, single = 0, 0, {}
+    for _, p in ipairs(j.programs) do
+        keys, bytes, single[p.program .. math.tointeger(p.lanes)] = keys + p.keys, bytes + p.bytes, p
+        assert(p.launches > 0 and p.replay_seconds > 0 and p.eager_seconds > 0 and p.capture_seconds > 0 and p.instantiate_seconds >= 0, p.program)
+    end
+    assert(keys == j.warm_set.graphs and bytes == j.warm_set.bytes and j.warm_set.seconds > 0)
+    assert(single.plain_round1.keys == 2 and single.plain_round2.keys == 1 and single.round_51 and single.tail1)' <"$out"
 ok $? "bench --json"
 run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --gnuplot && grep -q '^[0-9.]* "linear, [0-9]*"$' "$out" && grep -q '^plot ' "$out"
 good=$?

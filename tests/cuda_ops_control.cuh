@@ -5,7 +5,11 @@
 #ifndef CUDA_OPS_CONTROL_CUH
 #define CUDA_OPS_CONTROL_CUH
 
+#include "graphs/exchange.h"
 #include "tests/cuda_ops_rig.cuh"
+
+extern "C" cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units);
+extern "C" cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units);
 
 enum { CONTROL_LANES = 5, CONTROL_ROWS = 64, WIDTH = 40, TOKENS = 120 };
 
@@ -136,6 +140,39 @@ static void test_ends(void)
     }
     ok(accepted, "accept: the CPU target's lanes and results");
     ok(committed, "commit: the CPU target's lanes");
+}
+
+// A block is taken whole but for its first word, and given back whole with the program's number in that word.
+static void test_exchange(void)
+{
+    bool taken = true, given = true;
+    for (int units = 3; units < 400; units = units * 5 / 2) {
+        rig_reset();
+        uint8_t *host = take<uint8_t>(units * EXCHANGE_UNIT), *device = take<uint8_t>(units * EXCHANGE_UNIT);
+        for (int i = 0; i < units * EXCHANGE_UNIT; i++)
+            host[i] = (uint8_t)rig_below(256);
+        struct exchange *from = (struct exchange *)host;
+        from->done = 6, from->wanted = 7, from->begun = from->ended = 0;
+        push_all();
+        uint8_t *there = rig_device + (device - rig_host), *here = rig_device + (host - rig_host);
+        rig_check(cuda_take(NULL, here, there, units), "take");
+        rig_check(cudaDeviceSynchronize(), "take");
+        struct exchange *seen = (struct exchange *)pull(device, units * EXCHANGE_UNIT);
+        taken = taken && seen->wanted == 7 && seen->begun > 0 && seen->done != 7 &&
+                memcmp(seen + 1, from + 1, (size_t)units * EXCHANGE_UNIT - sizeof *seen) == 0;
+        for (int i = (int)sizeof *from; i < units * EXCHANGE_UNIT; i++)
+            device[i] = (uint8_t)rig_below(256);
+        rig_check(cudaMemcpy(there + sizeof *from, device + sizeof *from, (size_t)units * EXCHANGE_UNIT - sizeof *from,
+                             cudaMemcpyHostToDevice),
+                  "copy");
+        rig_check(cuda_give(NULL, here, there, units), "give");
+        rig_check(cudaDeviceSynchronize(), "give");
+        seen = (struct exchange *)pull(host, units * EXCHANGE_UNIT);
+        given = given && seen->done == 7 && seen->wanted == 7 && seen->ended >= seen->begun && seen->begun > 0 &&
+                memcmp(seen + 1, device + sizeof *from, (size_t)units * EXCHANGE_UNIT - sizeof *seen) == 0;
+    }
+    ok(taken, "take: the host's block but for its first word, and when it began");
+    ok(given, "give: the program's block and its number");
 }
 
 // ---- draws -------------------------------------------------------------------------------------------------------------------------

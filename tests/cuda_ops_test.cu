@@ -50,6 +50,7 @@ int main(int count, char **names)
         test_rows_of_passes();
         test_moves();
         test_ends();
+        test_exchange();
     }
     if (wanted(count, names, "draws"))
         test_draws(largest);

@@ -123,6 +123,36 @@ static void warm(void)
     close_scene(&s);
 }
 
+struct seen {
+    int graphs;
+    int64_t bytes, replayed;
+    bool costs;
+};
+
+static void see(void *user, const struct graph_view *view)
+{
+    struct seen *seen = user;
+    seen->graphs++;
+    seen->bytes += view->bytes;
+    seen->replayed += view->replayed;
+    seen->costs = seen->costs && view->key->lanes == 1 && view->facts->launches == 1 && view->facts->bytes > 0 &&
+                  view->facts->bytes < view->bytes && view->facts->capture_seconds > 0;
+}
+
+static void views(void)
+{
+    struct scene s = open_scene(1 << 20, 8);
+    struct seen seen = {.costs = true};
+    for (int t = 0; t < 3; t++)
+        for (int n = 0; n < t + 1; n++) // one sight, two, three: not held, one replay, two
+            run(&s, &toy, t, 1, 1);
+    graph_store_each(s.store, see, &seen);
+    ok(seen.graphs == 2 && seen.replayed == 3 && graph_store_counters(s.store)->replayed == 3,
+       "each graph that is held is seen once, with its replays", NULL);
+    ok(seen.costs && seen.bytes == graph_store_bytes(s.store), "and what it cost and takes", NULL);
+    close_scene(&s);
+}
+
 // The faults that the key must catch: each control is seen to go wrong when the key leaves the part out.
 static void red_controls(void)
 {
@@ -150,6 +180,7 @@ int main(void)
     budgets();
     failed_capture();
     warm();
+    views();
     red_controls();
     return done();
 }

@@ -82,12 +82,9 @@ static inline cudaError_t launch_cluster(cudaStream_t stream, dim3 grid, dim3 bl
 {
     if (cluster == 1)
         return launch(stream, grid, block, shared, kernel, args...);
-    if (shared > 48 * 1024) {
-        cudaError_t error =
-            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-        if (error != cudaSuccess)
-            return error;
-    }
+    cudaError_t error = launch_prepare((const void *)kernel, shared, false);
+    if (error != cudaSuccess)
+        return error;
     cudaLaunchAttribute attribute[2] = {};
     attribute[0].id = cudaLaunchAttributeClusterDimension;
     attribute[0].val.clusterDim.x = cluster;

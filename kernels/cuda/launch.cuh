@@ -52,21 +52,57 @@ inline int *pdl_switch(void)
     return &state;
 }
 
+// What a kernel was last told about its shared memory. Nothing forgets, so a kernel is told once and not at every launch; one that
+// finds no room in the table is told each time.
+struct launch_told {
+    const void *kernel;
+    size_t shared;
+    bool divided;
+};
+
+inline struct launch_told *launch_told_of(const void *kernel)
+{
+    enum { ROOM = 1024 };
+    static struct launch_told told[ROOM];
+    const size_t at = ((size_t)kernel >> 4) * 0x9e3779b97f4a7c15u >> 54;
+    for (size_t i = 0; i < ROOM; i++) {
+        struct launch_told *t = &told[(at + i) % ROOM];
+        if (!t->kernel)
+            t->kernel = kernel;
+        if (t->kernel == kernel)
+            return t;
+    }
+    return NULL;
+}
+
+// Makes `shared` bytes of dynamic shared memory allowed, and with `divide` the largest share of a multiprocessor's memory shared memory.
+inline cudaError_t launch_prepare(const void *kernel, size_t shared, bool divide)
+{
+    struct launch_told *told = launch_told_of(kernel);
+    if (shared > 48 * 1024 && (!told || told->shared < shared)) {
+        cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+        if (error != cudaSuccess)
+            return error;
+        if (told)
+            told->shared = shared;
+    }
+    if (divide && (!told || !told->divided)) {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+        if (told)
+            told->divided = true;
+    }
+    return cudaSuccess;
+}
+
 // Launches kernel<<<grid, block, shared bytes, stream>>>(args...). More than 48 KiB of shared memory is asked for here. Every
 // kernel asks for the same division of a multiprocessor's memory: one that wants another waits until the multiprocessor is
 // empty, and could not begin beside the kernel before.
 template <typename... P, typename... A>
 inline cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...), A... args)
 {
-    if (shared > 48 * 1024) {
-        cudaError_t error =
-            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-        if (error != cudaSuccess)
-            return error;
-    }
-    if (*pdl_switch())
-        cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared);
+    cudaError_t error = launch_prepare((const void *)kernel, shared, *pdl_switch());
+    if (error != cudaSuccess)
+        return error;
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = block;

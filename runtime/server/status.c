@@ -199,6 +199,12 @@ static void counters(const struct page *p, const struct state *st)
           (double)st->host.replays);
     value(p, "graphs_replayed_total", NULL, "counter", "launches of captured graphs", (double)e->graphs_replayed);
     value(p, "graphs_eager_total", NULL, "counter", "launches without a graph", (double)e->graphs_eager);
+    value(p, "graph_bytes", NULL, "gauge", "bytes of captured graphs", (double)e->graph_bytes);
+    value(p, "round_gaps_total", NULL, "counter", "rounds that followed a round", (double)e->gaps);
+    value(p, "round_host_seconds_total", NULL, "counter",
+          "seconds from the end of a round to the launch of the next, of those", e->host_seconds);
+    value(p, "round_launch_seconds_total", NULL, "counter", "seconds of handing over the rounds, of those",
+          e->launch_seconds);
 }
 
 // Only what this engine has: one without a prompt cache, or without a folder for it, says nothing of it.

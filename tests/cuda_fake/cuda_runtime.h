@@ -295,6 +295,13 @@ static inline void __syncthreads()
 {
     fake_meet(&fake.now->block->meeting);
 }
+static inline void __threadfence_system()
+{
+}
+template <typename T> static inline T __ldcv(const T *p)
+{
+    return *p;
+}
 
 static inline void fake_some_wait(int threads)
 {
