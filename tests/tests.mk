@@ -22,6 +22,12 @@ $(T)/store_test: tests/store_test.c graphs/store.c $(T)/engine.a
 	@echo "  cc $<"
 	@$(CC) $(BASE) -DGRAPH_TEST -o $@ tests/store_test.c graphs/store.c $(T)/engine.a $(LIBS)
 
+# The CUDA target's launches over a driver that counts its calls.
+$(T)/exec_cuda_test: tests/exec_cuda_test.c graphs/exec_cuda.c tests/cuda_calls/cuda_runtime.h $(B)/common/kernel_list.h
+	@mkdir -p $(@D)
+	@echo "  cc $<"
+	@$(CC) -Itests/cuda_calls $(BASE) -Wno-missing-field-initializers -o $@ $<
+
 $(T)/contract_test: tests/contract_test.c $(T)/engine.a all
 	@echo "  cc $<"
 	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What graphs/exec_cuda.c asks of the driver: a replayed program costs one call a piece of its graph, waiting for it none; the
+// host's block changes when somebody waits; a device that fails is found. Red control: without the block the wait is a call of
+// the driver's, which the counts see.
+
+#include "graphs/exec_cuda.c"
+#include "tests/tap.h"
+
+enum { WORK = 100, UNITS = 4 };
+
+// What the two ends of a program do (kernels/cuda/exchange.cu).
+static void run_take(void *device, const void *host, int units)
+{
+    memcpy((char *)device + EXCHANGE_UNIT, (const char *)host + EXCHANGE_UNIT, (size_t)(units - 1) * EXCHANGE_UNIT);
+}
+
+static void run_give(void *host, const void *device, int units)
+{
+    run_take(host, device, units);
+    ((struct exchange *)host)->done = ((const struct exchange *)device)->wanted;
+}
+
+cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units)
+{
+    (void)stream;
+    return fake_launch((struct fake_node){run_take, device, host, units});
+}
+
+cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units)
+{
+    (void)stream;
+    return fake_launch((struct fake_node){run_give, host, device, units});
+}
+
+struct block {
+    struct exchange exchange;
+    int32_t value, more[3];
+};
+
+static void run_add(void *to, const void *from, int units)
+{
+    (void)from, (void)units;
+    ((struct block *)to)->value++;
+}
+
+// Every op adds one to the block that its arguments point to; no step has a kernel.
+static cudaError_t add_one(const void *args)
+{
+    struct block *b;
+    memcpy(&b, args, sizeof b);
+    return fake_launch((struct fake_node){run_add, b, NULL, 0});
+}
+
+#define X(name)                                                                                                        \
+    cudaError_t cuda_##name(cudaStream_t stream, const void *args, int rows)                                           \
+    {                                                                                                                  \
+        (void)stream, (void)rows;                                                                                      \
+        return add_one(args);                                                                                          \
+    }
+#include "kernel_list.h"
+#undef X
+#define X(name, ...)                                                                                                   \
+    cudaError_t cuda_##name(cudaStream_t stream, const void *const *args, int rows)                                    \
+    {                                                                                                                  \
+        (void)stream, (void)args, (void)rows;                                                                          \
+        return cudaErrorNotSupported;                                                                                  \
+    }
+STEPS(X)
+#undef X
+
+static struct block host, device;
+
+static void emit(struct exec *e, const struct bind *bind)
+{
+    struct block *b = &device;
+    (void)bind;
+    for (int i = 0; i < WORK; i++) {
+        if (i % 10 == 8)
+            exec_together(e, 2);
+        exec_launch(e, i % 2 ? KERNEL_norm : KERNEL_hc_inject, &b, sizeof b, i, 1);
+    }
+}
+
+static struct exec *open_exec(const char *first, bool exchange)
+{
+    struct exec_options options = {0};
+    struct error error;
+    fake.patience = 0;
+    first ? setenv("GRAPH_FIRST", first, 1) : unsetenv("GRAPH_FIRST");
+    memset(&host, 0, sizeof host);
+    memset(&device, 0, sizeof device);
+    struct exec *e = exec_open(&options, &error);
+    if (!e || (exchange && !exec_exchange(e, &host.exchange, &device, UNITS * EXCHANGE_UNIT, &error)))
+        exit(1);
+    return e;
+}
+
+static int calls(void)
+{
+    return fake.launches + fake.queries + fake.waits + fake.others;
+}
+
+static void replays(void)
+{
+    struct exec *e = open_exec(NULL, true);
+    struct error error;
+    int64_t bytes;
+    fake.uploads = 0;
+    struct recording *r = exec_capture(e, emit, NULL, &bytes);
+    const struct recording_facts *f = r ? exec_recording_facts(r) : NULL;
+    ok(r && f->launches == WORK + 2 && f->bytes == bytes && f->capture_seconds > 0 && fake.uploads == PIECES,
+       "a capture has every launch and both ends, and lies on the device", NULL);
+    if (!r)
+        exit(done());
+    ok(device.value == 0 && host.value == 0, "capturing runs nothing", NULL);
+    host.value = 5;
+    int before = calls();
+    exec_replay(e, r);
+    ok(calls() - before == PIECES, "a replay is one call a piece", NULL);
+    ok(host.value == 5, "the host's block stays as it is until somebody waits", NULL);
+    before = calls();
+    ok(exec_sync(e, &error) && host.value == 5 + WORK, "then it is what the program made of it", NULL);
+    ok(calls() == before, "waiting for a program that is done calls nothing", NULL);
+    ok(exec_times(e)->call > 0 && exec_times(e)->begun > 0, "the launch call is timed", NULL);
+    fake.patience = 3;
+    host.value = 1;
+    exec_replay(e, r);
+    ok(exec_sync(e, &error) && host.value == 1 + WORK && fake.queue.count == 0,
+       "a program that takes long is waited for", NULL);
+    host.value = 2;
+    exec_run(e, emit, NULL);
+    ok(exec_sync(e, &error) && host.value == 2 + WORK, "eager: the same", NULL);
+    exec_forget(r);
+    exec_close(e);
+}
+
+static void pieces(void)
+{
+    struct exec *e = open_exec("0", true);
+    struct error error;
+    int64_t bytes;
+    struct recording *r = exec_capture(e, emit, NULL, &bytes);
+    int before = calls();
+    exec_replay(e, r);
+    ok(calls() - before == 1 && exec_sync(e, &error) && host.value == WORK, "GRAPH_FIRST=0: one graph", NULL);
+    exec_forget(r);
+    exec_close(e);
+    e = open_exec(NULL, false);
+    r = exec_capture(e, emit, NULL, &bytes);
+    exec_replay(e, r);
+    before = calls();
+    ok(exec_sync(e, &error) && calls() == before + 1 && device.value == WORK,
+       "red: without a block the driver is asked, and the counts say so", NULL);
+    exec_forget(r);
+    exec_close(e);
+}
+
+static void failures(void)
+{
+    struct exec *e = open_exec(NULL, true);
+    struct error error = {0};
+    int64_t bytes;
+    const int instances = fake.instances;
+    fake.fail_begin = 2; // the second piece cannot be captured
+    ok(!exec_capture(e, emit, NULL, &bytes) && device.value == 0 && fake.instances == instances &&
+           fake.queue.count == 0,
+       "a capture that fails half way runs nothing and keeps nothing", NULL);
+    exec_run(e, emit, NULL);
+    ok(exec_sync(e, &error) && host.value == WORK, "and the program runs eagerly", NULL);
+    struct recording *r = exec_capture(e, emit, NULL, &bytes);
+    host.value = 7;
+    fake.patience = 3;
+    fake.broken = cudaErrorIllegalAddress;
+    exec_replay(e, r);
+    ok(!exec_sync(e, &error) && error.code == 3 && strstr(error.text, "cudaErrorIllegalAddress"),
+       "a device that fails is found while it is waited for", error.text);
+    ok(host.value == 7, "and the host's block is not touched", NULL);
+    fake.broken = cudaSuccess;
+    exec_forget(r);
+    exec_close(e);
+}
+
+int main(void)
+{
+    replays();
+    pieces();
+    failures();
+    return done();
+}
