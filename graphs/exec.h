@@ -39,6 +39,9 @@ void exec_close(struct exec *exec);
 const char *exec_kernels(const struct exec *exec);
 int exec_threads(const struct exec *exec);
 
+// Whether launches return before they are done, so that the host can do something else meanwhile.
+bool exec_behind(const struct exec *exec);
+
 // Runs the kernel, or records the call. args are copied when recorded. number: of the op in its program; rows: the capacity
 // of its pass, which a GPU's grid is made for. Errors are kept until exec_sync.
 void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows);

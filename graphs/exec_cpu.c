@@ -71,6 +71,12 @@ int exec_threads(const struct exec *exec)
     return pool_threads(exec->pool);
 }
 
+bool exec_behind(const struct exec *exec)
+{
+    (void)exec;
+    return false;
+}
+
 struct pool *exec_pool(struct exec *exec)
 {
     return exec->pool;

@@ -166,6 +166,12 @@ int exec_threads(const struct exec *exec)
     return exec->properties.multiProcessorCount;
 }
 
+bool exec_behind(const struct exec *exec)
+{
+    (void)exec;
+    return true;
+}
+
 struct pool *exec_pool(struct exec *exec)
 {
     (void)exec;

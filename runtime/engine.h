@@ -128,6 +128,11 @@ double engine_seconds(void);
 // Benches only: from now on each draft is accepted with this chance, right or wrong, so replies mean nothing. Negative: off.
 void engine_force_acceptance(struct engine *engine, double chance);
 
+// From now on calls `work` whenever something was launched, while the target is at it: what streams have made can be handed out then.
+// It may call stream_take, stream_phase, stream_counters and stream_logprobs, and nothing that waits or changes streams. False, and
+// nothing is called, on a target that is done when a launch returns. NULL: no more.
+bool engine_meanwhile(struct engine *engine, void (*work)(void *user), void *user);
+
 // One window for every lane that is in a reply, in one program launch. False when the program failed; the streams in it are
 // then over. True without doing anything when no lane is in a reply.
 bool engine_round(struct engine *engine, struct error *error);

@@ -129,7 +129,17 @@ bool engine_launch(struct engine *e, const struct program *program, struct slot 
     book_launch(e, program);
     e->flight = program;
     e->stamp++;
+    if (e->meanwhile)
+        e->meanwhile(e->meanwhile_user);
     return true;
+}
+
+bool engine_meanwhile(struct engine *e, void (*work)(void *user), void *user)
+{
+    const bool behind = work && exec_behind(e->exec);
+    e->meanwhile = behind ? work : NULL;
+    e->meanwhile_user = user;
+    return behind;
 }
 
 // What befell the program that was waited for.

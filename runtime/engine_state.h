@@ -94,6 +94,8 @@ struct engine {
     uint64_t round_ended; // the same by the device's clock
     bool between;         // the program that runs is a round that follows one
     struct warm_set warm_set;
+    void (*meanwhile)(void *user); // called after every launch, or NULL
+    void *meanwhile_user;
     int64_t openings;   // streams whose drafts are left to the engine
     double chunk_start; // of the chunk in flight
     bool chunk_beside;  // replies waited for it

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The engine thread (runtime/server/host.c) over an engine of a few lines: two lanes, one token a turn, which fails when it is told
-// to. Red control: with a reply that is made again differently, the check of what was sent must end the job.
+// to; once as on a target that is done when a launch returns, once as on one that works beside the host. Red control: with a reply that
+// is made again differently, the check of what was sent must end the job.
 
 #include "runtime/server/host.h"
 #include "tests/tap.h"
@@ -27,6 +28,11 @@ struct engine {
     // the test's to set and to read
     atomic_int open, fail_after, salt; // fail_after: tokens after which the oldest stream fails, 0: none
     atomic_bool die, refuse;           // for good; every request
+    bool behind, launching;            // launches return before they are done; one has just been made
+    void (*work)(void *user);          // called then
+    void *user;
+    atomic_int within,
+        between; // takes that brought tokens in the middle of a reply: after a launch, and at other times
 };
 
 static struct engine fake;
@@ -84,6 +90,11 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
         error_set(error, "the card is gone");
         return false;
     }
+    if (e->work && decoding(e)) {
+        e->launching = true;
+        e->work(e->user);
+        e->launching = false;
+    }
     for (struct stream *s = e->first; s; s = s->next) {
         if (s->cancel && s->phase < STREAM_FINISHED)
             s->phase = STREAM_CANCELLED;
@@ -104,9 +115,18 @@ bool engine_turn(struct engine *e, bool *busy, struct error *error)
 int stream_take(struct stream *s, int32_t *out, int room)
 {
     int count = 0;
+    if (s->made > s->taken && s->taken > 0 && s->phase == STREAM_DECODING)
+        (fake.launching ? &fake.within : &fake.between)[0]++;
     for (; s->taken < s->made && count < room; s->taken++)
         out[count++] = s->request.ids[0] * 1000 + s->taken + s->salt;
     return count;
+}
+
+bool engine_meanwhile(struct engine *e, void (*work)(void *user), void *user)
+{
+    e->work = e->behind ? work : NULL;
+    e->user = user;
+    return e->work != NULL;
 }
 
 enum stream_phase stream_phase(const struct stream *s)
@@ -221,6 +241,8 @@ static void replies(struct host *host)
         job_free(job[i]);
     }
     ok(good == 6 && fake.open == 0, "six replies on two lanes are whole, and their streams are closed", NULL);
+    ok(fake.behind ? fake.within > 500 && fake.between == 0 : fake.within == 0 && fake.between > 500,
+       "tokens go out while the next round runs, where it does", NULL);
 }
 
 static void refusals(struct host *host)
@@ -323,10 +345,13 @@ static void death(struct host *host)
     ok(view.dead && strstr(view.cause, "card"), "what is seen of it says so", view.cause);
 }
 
-int main(void)
+static void everything(bool behind)
 {
     struct host *host;
     struct error error;
+    memset(&fake, 0, sizeof fake);
+    fake.behind = behind;
+    idle_calls = 0;
     ok(host_open(&host, &fake, &error), "the thread starts", NULL);
     host_on_idle(host, on_idle, NULL);
     replies(host);
@@ -336,6 +361,12 @@ int main(void)
     ok(idle_calls > 0, "idle time is handed out", NULL);
     death(host);
     host_close(host);
-    ok(fake.open == 0, "nothing is left", NULL);
+    ok(fake.open == 0 && !fake.work, "nothing is left", NULL);
+}
+
+int main(void)
+{
+    everything(false);
+    everything(true);
     return done();
 }

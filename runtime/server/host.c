@@ -38,6 +38,7 @@ struct host {
     double worked;          // when there was work, last
     int64_t replays;
     struct sample sample; // that rates are counted from
+    bool later, launched; // tokens go out while the next round runs; something was launched in this turn
     bool dead;
     struct error cause;
 };
@@ -148,12 +149,30 @@ static bool deliver(struct job *job)
     return true;
 }
 
-static void deliver_all(struct host *h)
+// Whether the job's news may wait until the next launch: then they cost the target no time. Not the first token, nor a reply that
+// is checked against what was sent.
+static bool can_wait(const struct job *job)
+{
+    return job->first > 0 && job->taken >= job->replayed && !job_final(stage_of(stream_phase(job->stream)));
+}
+
+// While the target runs: the tokens of the round before.
+static void hand_out(void *user)
+{
+    struct host *h = user;
+    h->launched = true;
+    for (struct job *job = h->live.first; job; job = job->next)
+        if (can_wait(job))
+            collect(job, &job->taken);
+}
+
+// soon: something will be launched next, so what can wait is left to that.
+static void deliver_all(struct host *h, bool soon)
 {
     struct job *before = NULL;
     for (struct job **link = &h->live.first, *job; (job = *link);) {
         struct job *next = job->next;
-        if (deliver(job)) {
+        if (!(soon && can_wait(job)) && deliver(job)) {
             *link = next;
             if (h->live.last == job)
                 h->live.last = before;
@@ -380,12 +399,15 @@ static void *run(void *argument)
         busy = false;
         take_mail(h);
         take_cancels(h);
+        h->launched = false;
         if (!h->dead) {
-            if (!engine_turn(h->engine, &busy, &cause))
-                die(h, &cause);
-            else
+            if (engine_turn(h->engine, &busy, &cause)) {
                 serve_background(h); // who waits now has not found a lane
-            deliver_all(h);
+            } else {
+                hand_out(h); // what was left to the launch that never came
+                die(h, &cause);
+            }
+            deliver_all(h, h->later && h->launched && busy);
         }
         publish(h, busy);
         const double now = engine_seconds();
@@ -420,8 +442,10 @@ bool host_open(struct host **out, struct engine *engine, struct error *error)
     pthread_cond_init(&h->wake, &clock);
     pthread_condattr_destroy(&clock);
     publish(h, false);
+    h->later = engine_meanwhile(engine, hand_out, h);
     int failed = pthread_create(&h->thread, NULL, run, h);
     if (failed) {
+        engine_meanwhile(engine, NULL, NULL);
         free(h);
         return error_set(error, "the engine's thread cannot be started: %s", strerror(failed));
     }
@@ -444,6 +468,7 @@ void host_close(struct host *h)
     wake(h);
     pthread_mutex_unlock(&h->lock);
     pthread_join(h->thread, NULL);
+    engine_meanwhile(h->engine, NULL, NULL);
     struct error cause = {0};
     error_set(&cause, "the server ends");
     take_mail(h);

@@ -212,6 +212,18 @@ static void drive(struct episode *x, struct client *c)
     leave(x, c);
 }
 
+// While the target is at work: some take what there is.
+static void hand_out(void *user)
+{
+    struct episode *x = user;
+    int32_t out[TOY_CONTEXT];
+    for (int i = 0; i < CLIENTS; i++) {
+        struct client *c = &x->client[i];
+        if (c->stream && !c->direct && stream_phase(c->stream) < STREAM_FINISHED && toy_below(2))
+            check_tokens(x, c, out, stream_take(c->stream, out, toy_below(3) ? TOY_CONTEXT : 3));
+    }
+}
+
 // A request: takes what there is, and leaves when it is over.
 static void watch(struct episode *x, struct client *c)
 {
@@ -323,8 +335,10 @@ static bool open_engine(struct episode *x)
         bool opened = engine_open(&x->engine, &o, &error);
         bool unlucky = faults.armed;
         faults.armed = false;
-        if (opened)
+        if (opened) {
+            engine_meanwhile(x->engine, hand_out, x);
             return true;
+        }
         if (!unlucky)
             break;
     }
