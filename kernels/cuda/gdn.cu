@@ -41,10 +41,10 @@ DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, c
 {
     const float *c = a->c + r * a->ldc + b->key;
     gdn_stage_keys<GDN_MANY>(s, c, c + b->keys, a->ldc, n, a->dk, padded, b->threads);
-    stage_rows<false>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc,
-                      n, b->width, 0, b->threads);
+    stage_rows<false>(s->v, s->stride, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
+                      b->width, 0, b->threads);
     for (int32_t t = (int32_t)threadIdx.x; t < n; t += (int32_t)blockDim.x)
-        gdn_scalars(a, r + t, b->head, &s->decay[t], &s->beta[t]);
+        gdn_scalars(a, r + t, b->head, &s->decay[t * s->stride], &s->beta[t * s->stride]);
 }
 
 // n rows that phase 0 prepared; returns before they are there.
@@ -53,12 +53,12 @@ DEVICE void gdn_stage_prepared(const struct gdn_args *a, const struct gdn_block 
 {
     const int64_t ld = gdn_prepared_width(a);
     const float *from = a->prepared + r * ld;
-    stage_rows<true>(s->q, padded, from + b->key, ld, n, a->dk, padded, b->threads);
-    stage_rows<true>(s->k, padded, from + b->keys + b->key, ld, n, a->dk, padded, b->threads);
-    stage_rows<true>(s->v, b->columns, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
+    stage_rows<true>(s->q, s->stride, from + b->key, ld, n, a->dk, padded, b->threads);
+    stage_rows<true>(s->k, s->stride, from + b->keys + b->key, ld, n, a->dk, padded, b->threads);
+    stage_rows<true>(s->v, s->stride, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
                      b->width, 0, b->threads);
-    stage_rows<true>(s->decay, 1, from + 2 * b->keys + b->head, ld, n, 1, 1, b->threads);
-    stage_rows<true>(s->beta, 1, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1, b->threads);
+    stage_rows<true>(s->decay, s->stride, from + 2 * b->keys + b->head, ld, n, 1, 1, b->threads);
+    stage_rows<true>(s->beta, s->stride, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1, b->threads);
 }
 
 // Asks for the block's part of S while earlier kernels still run: a hint, which changes no bits. lane->run never changes.
@@ -90,17 +90,18 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
     if (!lane || a.pass->lane_rows[l] == 0)
         return;
     const struct gdn_block b = gdn_block_of(&a, l);
-    const int32_t room = gdn_stage_floats(T, PADDED, b.columns, 1, 1);
-    const struct gdn_stage first = gdn_stage_at(shared, T, PADDED, b.columns, 1, 1);
+    const int32_t room = T * gdn_stage_stride(PADDED, b.columns, 1, 1);
+    const struct gdn_stage first = gdn_stage_at(shared, PADDED, b.columns, 1, 1);
     const int32_t fold = lane->fold;
     const int32_t live = b.width - column;
     float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
-    float *y = a.y + b.row * a.ldy + (int64_t)b.head * a.dv + b.first;
+    float *y = a.y + b.row * a.ldy + (int64_t)b.head * a.dv + b.first + column;
     float *saved = gdn_saved(&a, lane->run), state[PER][STATE_EACH];
     gdn_move<PER, false>(&a, home, state, part, live);
     // What the first rows need is under way before the first barrier.
-    const struct gdn_stage rows = gdn_stage_at(shared + (FUSED ? room : 0), T, PADDED, b.columns, 1, 1);
+    const struct gdn_stage rows = gdn_stage_at(shared + (FUSED ? room : 0), PADDED, b.columns, 1, 1);
     const int32_t start = (int32_t)(b.rows < T ? b.rows : T);
+    struct gdn_stage own; // as the thread reads it
     for (int32_t base = 0; base < fold || base == 0; base += T) {
         const int32_t n = fold - base < T ? fold - base : T;
         if (n > 0)
@@ -110,7 +111,8 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
             gdn_stage_raw(&a, &b, &rows, b.row, start, PADDED);
         __pipeline_wait_prior(0);
         __syncthreads();
-        gdn_fold<PER, true>(&b, &first, n, state, column, part);
+        own = gdn_stage_of(first, column, 0);
+        gdn_fold<PER, true>(&own, n, state, part);
         __syncthreads();
     }
     if (fold > 0 && !a.direct)
@@ -125,26 +127,28 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
                 gdn_stage_raw(&a, &b, &rows, b.row + at, n, PADDED);
                 __syncthreads();
             }
-            gdn_run<PER, true>(&b, &rows, n, state, column, part, y + at * a.ldy, a.ldy);
+            own = gdn_stage_of(rows, column, 0);
+            gdn_run<PER, true>(&own, n, state, part, live, y + at * a.ldy, a.ldy);
             if (!a.direct && at == 0)
                 cluster_wait();
             if (!a.direct)
-                gdn_keep(&a, &b, &rows, saved, (int32_t)at, n, PADDED);
+                gdn_keep(&a, &b, &rows, saved, (int32_t)at, n);
         }
     } else {
         gdn_stage_prepared(&a, &b, &rows, b.row, start, PADDED);
         __pipeline_commit();
         for (int64_t at = 0, which = 0; at < b.rows; at += T, which ^= 1) {
             const int64_t next = at + T, left = b.rows - next;
-            const struct gdn_stage here = gdn_stage_at(shared + which * room, T, PADDED, b.columns, 1, 1);
-            const struct gdn_stage there = gdn_stage_at(shared + (which ^ 1) * room, T, PADDED, b.columns, 1, 1);
+            const struct gdn_stage here = gdn_stage_at(shared + which * room, PADDED, b.columns, 1, 1);
+            const struct gdn_stage there = gdn_stage_at(shared + (which ^ 1) * room, PADDED, b.columns, 1, 1);
             if (left > 0)
                 gdn_stage_prepared(&a, &b, &there, b.row + next, (int32_t)(left < T ? left : T), PADDED);
             __pipeline_commit();
             __pipeline_wait_prior(1);
             __syncthreads();
-            gdn_run<PER, true>(&b, &here, (int32_t)(b.rows - at < T ? b.rows - at : T), state, column, part,
-                               y + at * a.ldy, a.ldy);
+            own = gdn_stage_of(here, column, 0);
+            gdn_run<PER, true>(&own, (int32_t)(b.rows - at < T ? b.rows - at : T), state, part, live, y + at * a.ldy,
+                               a.ldy);
             __syncthreads();
         }
     }
@@ -206,7 +210,7 @@ template <int PER, int T, bool FUSED>
 static cudaError_t gdn_launch(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
 {
     const dim3 grid((unsigned)a->nv * blocks_for(a->dv, columns), (unsigned)a->lanes.count);
-    const size_t floats = (size_t)gdn_stage_floats(T, STATE_PARTS * PER, columns, 1, 1) * 2;
+    const size_t floats = (size_t)(T * gdn_stage_stride(STATE_PARTS * PER, columns, 1, 1)) * 2;
     return launch_cluster(stream, grid, (unsigned)(columns / STATE_COLUMNS * WARP), floats * sizeof(float), cluster,
                           gdn_kernel<PER, T, FUSED>, *a);
 }

@@ -100,7 +100,7 @@ DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, co
     delta[2] = f_mul(beta, __fadd_rn(values.z, -read[2]));
     delta[3] = f_mul(beta, __fadd_rn(values.w, -read[3]));
     if (!HOLD)
-        asm volatile("" ::: "memory");
+        __syncwarp(); // so that the compiler reads the keys again
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
         if (!HOLD)

@@ -11,32 +11,42 @@
 
 // ---- rows in shared memory ---------------------------------------------------------------------------------------------------
 
-// T prepared rows: k and q padded to `padded`, v of the block's columns, decay and beta of its heads.
+// Prepared rows, `stride` floats apart: k, q, v of the block's columns, decay and beta of its heads.
 struct gdn_stage {
     float *k, *q, *v, *decay, *beta;
+    int32_t stride;
 };
 
-// queries: whether there are any, 0 or 1.
-static __host__ __device__ inline int32_t gdn_stage_floats(int32_t t, int32_t padded, int32_t columns, int32_t heads,
+// Floats of a row, keys padded to `padded`. queries: whether there are any, 0 or 1.
+static __host__ __device__ inline int32_t gdn_stage_stride(int32_t padded, int32_t columns, int32_t heads,
                                                            int32_t queries)
 {
-    return t * ((1 + queries) * padded + columns) + (2 * t * heads + 3) / 4 * 4;
+    return (1 + queries) * padded + columns + (2 * heads + 3) / 4 * 4;
 }
 
-DEVICE struct gdn_stage gdn_stage_at(float *at, int32_t t, int32_t padded, int32_t columns, int32_t heads,
-                                     int32_t queries)
+DEVICE struct gdn_stage gdn_stage_at(float *at, int32_t padded, int32_t columns, int32_t heads, int32_t queries)
 {
     struct gdn_stage s;
     s.k = at;
-    s.q = s.k + t * padded * queries;
-    s.v = s.q + t * padded;
-    s.decay = s.v + t * columns;
-    s.beta = s.decay + t * heads;
+    s.q = s.k + padded * queries;
+    s.v = s.q + padded;
+    s.decay = s.v + columns;
+    s.beta = s.decay + heads;
+    s.stride = gdn_stage_stride(padded, columns, heads, queries);
+    return s;
+}
+
+// The same with values from column `column` and scalars from head `head` on.
+DEVICE struct gdn_stage gdn_stage_of(struct gdn_stage s, int32_t column, int32_t head)
+{
+    s.v += column;
+    s.decay += head;
+    s.beta += head;
     return s;
 }
 
 // What a block works on: `heads` value heads from `head` on, which share a key head. Of their dv numbers laid end to end it has
-// `width` from `first` on, in rows of `columns`. Its first `threads` threads take part.
+// `width` from `first` on; `columns` are staged. Its first `threads` threads take part.
 struct gdn_block {
     int32_t head, heads, key, first, columns, width, threads; // key: first element of its key head
     int64_t keys, values, row, rows;
@@ -61,7 +71,7 @@ DEVICE void gdn_stage_keys(const struct gdn_stage *s, const float *q, const floa
         for (int u = 0; u < MANY; u++)
             if (first + u < 2 * n) {
                 const bool key = (first + u) % 2;
-                gdn_normalise((key ? s->k : s->q) + (first + u) / 2 * padded, held[u], dk, padded,
+                gdn_normalise((key ? s->k : s->q) + (first + u) / 2 * s->stride, held[u], dk, padded,
                               key ? 1.0f : 1.0f / sqrtf((float)dk), lane);
             }
     }
@@ -73,32 +83,33 @@ DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b,
 {
     const int64_t ld = gdn_saved_width(a);
     const float *from = saved + base * ld, *scalars = from + b->keys + b->values + b->head;
-    stage_rows<true>(s->k, padded, from + b->key, ld, n, a->dk, padded, b->threads);
-    stage_rows<true>(s->v, b->columns, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0,
+    stage_rows<true>(s->k, s->stride, from + b->key, ld, n, a->dk, padded, b->threads);
+    stage_rows<true>(s->v, s->stride, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0,
                      b->threads);
-    stage_rows<true>(s->decay, b->heads, scalars, ld, n, b->heads, 0, b->threads);
-    stage_rows<true>(s->beta, b->heads, scalars + a->nv, ld, n, b->heads, 0, b->threads);
+    stage_rows<true>(s->decay, s->stride, scalars, ld, n, b->heads, 0, b->threads);
+    stage_rows<true>(s->beta, s->stride, scalars + a->nv, ld, n, b->heads, 0, b->threads);
 }
 
 // Saves n staged rows as rows base .. of the window.
 DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, float *saved,
-                     int32_t base, int32_t n, int32_t padded)
+                     int32_t base, int32_t n)
 {
     const int64_t ld = gdn_saved_width(a);
     float *to = saved + base * ld;
 #pragma unroll 2
     for (int32_t i = (int32_t)threadIdx.x; i < n * b->width; i += b->threads) {
         const int32_t t = i / b->width, j = i % b->width;
-        to[t * ld + b->keys + (int64_t)b->head * a->dv + b->first + j] = s->v[t * b->columns + j];
+        to[t * ld + b->keys + (int64_t)b->head * a->dv + b->first + j] = s->v[t * s->stride + j];
     }
 #pragma unroll 1
     for (int32_t i = (int32_t)threadIdx.x; b->leads && i < n * a->dk; i += b->threads)
-        to[i / a->dk * ld + b->key + i % a->dk] = s->k[i / a->dk * padded + i % a->dk];
+        to[i / a->dk * ld + b->key + i % a->dk] = s->k[i / a->dk * s->stride + i % a->dk];
 #pragma unroll 1
     for (int32_t i = (int32_t)threadIdx.x; b->owner && i < n * b->heads; i += b->threads) {
-        float *scalars = to + i / b->heads * ld + b->keys + b->values + b->head + i % b->heads;
-        scalars[0] = s->decay[i];
-        scalars[a->nv] = s->beta[i];
+        const int32_t t = i / b->heads, h = i % b->heads;
+        float *scalars = to + t * ld + b->keys + b->values + b->head + h;
+        scalars[0] = s->decay[t * s->stride + h];
+        scalars[a->nv] = s->beta[t * s->stride + h];
     }
 }
 
@@ -136,30 +147,28 @@ DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EA
     }
 }
 
-// Folds n staged rows, whose scalars begin at the thread's head.
+// Folds n staged rows. s: values from the thread's columns on, scalars from their head on.
 template <int PER, bool HOLD>
-DEVICE void gdn_fold(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH],
-                     int32_t column, int32_t part)
+DEVICE void gdn_fold(const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH], int32_t part)
 {
 #pragma unroll 1
-    for (int32_t t = 0; t < n; t++)
-        gdn_step<PER, false, HOLD>(state, s->k + t * STATE_PARTS * PER, s->k, s->v + t * b->columns + column,
-                                   s->decay[t * b->heads], s->beta[t * b->heads], part);
+    for (int32_t t = 0; t < n * s->stride; t += s->stride)
+        gdn_step<PER, false, HOLD>(state, s->k + t, s->k, s->v + t, s->decay[t], s->beta[t], part);
 }
 
-// Runs n staged rows; outputs of the block's columns go to y, which may be s->v: nobody reads a row's values after its outputs.
+// Runs n staged rows; outputs of the thread's columns, of which `live` exist, go to y, which may be s->v: nobody reads a row's
+// values after its outputs.
 template <int PER, bool HOLD>
-DEVICE void gdn_run(const struct gdn_block *b, const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH],
-                    int32_t column, int32_t part, float *y, int64_t ldy)
+DEVICE void gdn_run(const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH], int32_t part, int32_t live,
+                    float *y, int64_t ldy)
 {
-    const int32_t mine = column + state_column(part);
+    const int32_t mine = state_column(part);
+    y += mine;
 #pragma unroll 1
-    for (int32_t t = 0; t < n; t++) {
-        const float out = gdn_step<PER, true, HOLD>(state, s->k + t * STATE_PARTS * PER, s->q + t * STATE_PARTS * PER,
-                                                    s->v + t * b->columns + column, s->decay[t * b->heads],
-                                                    s->beta[t * b->heads], part);
-        if (part < STATE_EACH && mine < b->width)
-            y[t * ldy + mine] = out;
+    for (int32_t t = 0; t < n * s->stride; t += s->stride, y += ldy) {
+        const float out = gdn_step<PER, true, HOLD>(state, s->k + t, s->q + t, s->v + t, s->decay[t], s->beta[t], part);
+        if (part < STATE_EACH && mine < live)
+            *y = out;
     }
 }
 

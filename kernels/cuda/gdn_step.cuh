@@ -51,8 +51,8 @@ static __host__ __device__ inline int32_t gdn_step_bytes(const struct gdn_args *
 {
     const int32_t share = a->nv / a->nk, padded = STATE_PARTS * gdn_step_per(a->dk);
     return (int32_t)sizeof(struct gdn_unit) +
-           4 * (gdn_stage_floats(GDN_STEP_FOLD, padded, share * a->dv, share, 0) +
-                gdn_stage_floats(GDN_STEP_DEPTH + GDN_STEP_ROWS, padded, share * a->dv, share, 1));
+           4 * (GDN_STEP_FOLD * gdn_stage_stride(padded, share * a->dv, share, 0) +
+                (GDN_STEP_DEPTH + GDN_STEP_ROWS) * gdn_stage_stride(padded, share * a->dv, share, 1));
 }
 
 // Whether units can do the three ops in passes of `rows`: by shapes alone.
@@ -114,22 +114,20 @@ DEVICE struct gdn_block gdn_unit_block(const struct gdn_ops &o, const struct gdn
     b.values = (int64_t)o.gdn.nv * o.gdn.dv;
     b.row = u->row;
     b.rows = u->rows;
-    b.owner = b.leads = left <= GDN_STEP_COLUMNS;
+    b.owner = b.leads = turn < 0 || left <= GDN_STEP_COLUMNS;
     return b;
 }
 
-// Stages of saved rows and of rows, the values from column `first` on, the scalars from head `head` on.
-template <int PER>
-DEVICE struct gdn_stage gdn_unit_stage(const struct gdn_unit *u, float *memory, bool rows, int32_t first, int32_t head)
+// The stages of saved rows and of rows.
+template <int PER> DEVICE struct gdn_stage gdn_unit_saved(const struct gdn_unit *u, float *memory)
 {
-    constexpr int PADDED = STATE_PARTS * PER;
-    const int32_t skip = rows ? gdn_stage_floats(GDN_STEP_FOLD, PADDED, u->columns, u->heads, 0) : 0;
-    struct gdn_stage s = gdn_stage_at(memory + skip, rows ? GDN_STEP_DEPTH + GDN_STEP_ROWS : GDN_STEP_FOLD, PADDED,
-                                      u->columns, u->heads, rows);
-    s.v += first;
-    s.decay += head;
-    s.beta += head;
-    return s;
+    return gdn_stage_at(memory, STATE_PARTS * PER, u->columns, u->heads, 0);
+}
+
+template <int PER> DEVICE struct gdn_stage gdn_unit_stage(const struct gdn_unit *u, float *memory)
+{
+    return gdn_stage_at(memory + GDN_STEP_FOLD * gdn_unit_saved<PER>(u, memory).stride, STATE_PARTS * PER, u->columns,
+                        u->heads, 1);
 }
 
 // The thread's first column of a turn, among the unit's.
@@ -172,18 +170,14 @@ struct gdn_channel {
 template <int PER>
 DEVICE struct gdn_channel gdn_unit_channel(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t j)
 {
-    const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, true, 0, 0);
-    const int32_t dk = o.gdn.dk, i = j < dk ? j : j - dk;
+    const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
+    const int32_t dk = o.gdn.dk, i = j < dk ? j : j < 2 * dk ? j - dk : j - 2 * dk;
     struct gdn_channel c;
-    if (j < 2 * dk) {
-        c.x = (j < dk ? s.q : s.k) + i;
-        c.stride = STATE_PARTS * PER;
-        c.channel = (j < dk ? 0 : o.gdn.nk * dk) + u->key_head * dk + i;
-    } else {
-        c.x = s.v + j - 2 * dk;
-        c.stride = u->columns;
-        c.channel = 2 * o.gdn.nk * dk + u->head * o.gdn.dv + j - 2 * dk;
-    }
+    c.x = (j < dk ? s.q : j < 2 * dk ? s.k : s.v) + i;
+    c.stride = s.stride;
+    c.channel = i + (j < dk       ? u->key_head * dk
+                     : j < 2 * dk ? (o.gdn.nk + u->key_head) * dk
+                                  : 2 * o.gdn.nk * dk + u->head * o.gdn.dv);
     return c;
 }
 
@@ -255,8 +249,9 @@ DEVICE void gdn_unit_prepare(const struct gdn_ops &o, const struct gdn_unit *u, 
     if (next)
         gdn_unit_move<PER>(o.gdn, NULL, next, state);
     if (item < n * u->heads) {
-        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, true, 0, 0);
-        gdn_raw_scalars(raw, &s.decay[item], &s.beta[item]);
+        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
+        const int32_t place = item / u->heads * s.stride + item % u->heads;
+        gdn_raw_scalars(raw, &s.decay[place], &s.beta[place]);
     }
     __pipeline_wait_prior(0);
 #pragma unroll 1
@@ -270,6 +265,17 @@ DEVICE void gdn_unit_prepare(const struct gdn_ops &o, const struct gdn_unit *u, 
     }
 }
 
+// Stages saved rows from row `base` on; commits.
+template <int PER>
+DEVICE void gdn_unit_pending(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t base)
+{
+    const struct gdn_block b = gdn_unit_block(o, u, -1);
+    const struct gdn_stage s = gdn_unit_saved<PER>(u, memory);
+    const int32_t n = u->fold - base < GDN_STEP_FOLD ? u->fold - base : GDN_STEP_FOLD;
+    gdn_stage_saved(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), base, n, STATE_PARTS * PER);
+    __pipeline_commit();
+}
+
 // Folds what is pending into the turn's columns. The first saved rows are staged.
 template <int PER>
 DEVICE void gdn_unit_fold(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn,
@@ -277,42 +283,68 @@ DEVICE void gdn_unit_fold(const struct gdn_ops &o, const struct gdn_unit *u, flo
 {
 #pragma unroll 1
     for (int32_t base = 0; base < u->fold; base += GDN_STEP_FOLD) {
-        const int32_t n = u->fold - base < GDN_STEP_FOLD ? u->fold - base : GDN_STEP_FOLD;
         if (base > 0) {
-            const struct gdn_block b = gdn_unit_block(o, u, -1);
-            const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, false, 0, 0);
             some_wait(GDN_STEP_THREADS);
-            gdn_stage_saved(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), base, n, STATE_PARTS * PER);
-            __pipeline_commit();
+            gdn_unit_pending<PER>(o, u, memory, base);
             __pipeline_wait_prior(0);
             some_wait(GDN_STEP_THREADS);
         }
-        const int32_t column = gdn_unit_column(turn);
-        const struct gdn_block b = gdn_unit_block(o, u, turn);
-        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, false, 0, column >> u->shift);
+        const int32_t column = gdn_unit_column(turn), n = u->fold - base;
+        const struct gdn_stage s = gdn_stage_of(gdn_unit_saved<PER>(u, memory), column, column >> u->shift);
         if (column < u->columns)
-            gdn_fold<PER, false>(&b, &s, n, state, column, threadIdx.x % STATE_PARTS);
+            gdn_fold<PER, false>(&s, n < GDN_STEP_FOLD ? n : GDN_STEP_FOLD, state, threadIdx.x % STATE_PARTS);
     }
 }
 
-// The turn's heads of n staged rows of outputs, a warp each.
+// The heads of columns first .. first + width - 1 of n staged rows of outputs, a warp each.
 template <int PER>
-DEVICE void gdn_unit_norm(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn, int32_t at,
-                          int32_t n)
+DEVICE void gdn_unit_norm(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t first,
+                          int32_t width, int32_t at, int32_t n)
 {
     const struct gated_norm_args *a = &o.norm;
-    const struct gdn_block b = gdn_unit_block(o, u, turn);
-    const float *outputs = gdn_unit_stage<PER>(u, memory, true, b.first, 0).v;
-    const int32_t lane = threadIdx.x % WARP, heads = b.width >> u->shift;
+    const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
+    const int32_t lane = threadIdx.x % WARP, heads = width >> u->shift;
 #pragma unroll 1
     for (int32_t item = (int32_t)threadIdx.x / WARP; item < n * heads; item += GDN_STEP_WARPS) {
-        const int32_t t = item / heads, column = item % heads * a->dim;
+        const int32_t t = item / heads, column = first + item % heads * a->dim, place = u->head * a->dim + column;
         const int64_t r = u->row + at + t;
-        const int32_t place = u->head * a->dim + b.first + column;
         const float *z = a->z + r * a->ldz + place;
-        gated_norm_head<4, false>(a, outputs + t * u->columns + column, z, a->w, a->y + r * a->ldy + place,
+        gated_norm_head<4, false>(a, s.v + t * s.stride + column, z, a->w, a->y + r * a->ldy + place,
                                   gated_norm_take<4>(z, a->w, a->dim, lane), lane, WARP, NULL);
     }
+}
+
+// Whether all rows and pending rows of the lane are staged at once: then turns share them, and the first one saves and the last
+// one normalises for all.
+DEVICE bool gdn_unit_whole(const struct gdn_unit *u)
+{
+    return u->rows <= GDN_STEP_ROWS && u->fold <= GDN_STEP_FOLD;
+}
+
+// Brings rows at .. at + n - 1 of the lane and, before the first of them, what is pending; folds that.
+template <int PER>
+DEVICE void gdn_unit_begin(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn, int32_t at,
+                           int32_t n, float (*state)[STATE_EACH])
+{
+    const bool whole = gdn_unit_whole(u), anew = !whole || turn == 0;
+    if (!whole && (at > 0 || turn > 0))
+        some_wait(GDN_STEP_THREADS);
+    if (anew) {
+        const bool last = whole || (turn + 1) * GDN_STEP_COLUMNS >= u->columns;
+        if (at == 0 && u->fold > 0)
+            gdn_unit_pending<PER>(o, u, memory, 0);
+        gdn_unit_prepare<PER>(o, u, memory, at, n, last, at == 0 && turn == 0 ? gdn_unit_home(o, u, 0) : NULL, state);
+        some_wait(GDN_STEP_THREADS);
+        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
+        gdn_stage_keys<1>(&s, s.q, s.k, s.stride, n, o.gdn.dk, STATE_PARTS * PER, GDN_STEP_THREADS);
+    }
+    if (at == 0 && u->fold > 0) {
+        gdn_unit_fold<PER>(o, u, memory, turn, state);
+        if (!o.gdn.direct)
+            gdn_unit_move<PER>(o.gdn, gdn_unit_home(o, u, turn), NULL, state);
+    }
+    if (anew)
+        some_wait(GDN_STEP_THREADS);
 }
 
 // Rows at .. at + n - 1 of the lane through the turn's columns.
@@ -320,50 +352,28 @@ template <int PER>
 DEVICE void gdn_unit_rows(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn, int32_t at,
                           int32_t n, float (*state)[STATE_EACH])
 {
-    constexpr int PADDED = STATE_PARTS * PER;
-    const bool final = (turn + 1) * GDN_STEP_COLUMNS >= u->columns;
-    const bool begins = at == 0 && turn == 0, anew = begins || u->rows > GDN_STEP_ROWS;
-    const bool fetches = at == 0 && u->fold > 0 && (turn == 0 || u->fold > GDN_STEP_FOLD);
-    if (anew && !begins)
-        some_wait(GDN_STEP_THREADS);
-    if (fetches) {
-        const struct gdn_block b = gdn_unit_block(o, u, -1);
-        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, false, 0, 0);
-        gdn_stage_saved(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), 0, u->fold < GDN_STEP_FOLD ? u->fold : GDN_STEP_FOLD,
-                        PADDED);
-        __pipeline_commit();
-    }
-    if (anew)
-        gdn_unit_prepare<PER>(o, u, memory, at, n, final || u->rows <= GDN_STEP_ROWS,
-                              begins ? gdn_unit_home(o, u, 0) : NULL, state);
-    if (anew || fetches) {
-        __pipeline_wait_prior(0);
-        some_wait(GDN_STEP_THREADS);
-    }
-    if (anew) {
-        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, true, 0, 0);
-        gdn_stage_keys<1>(&s, s.q, s.k, PADDED, n, o.gdn.dk, PADDED, GDN_STEP_THREADS);
-    }
-    if (at == 0) {
-        gdn_unit_fold<PER>(o, u, memory, turn, state);
-        if (u->fold > 0 && !o.gdn.direct)
-            gdn_unit_move<PER>(o.gdn, gdn_unit_home(o, u, turn), NULL, state);
-    }
-    if (anew)
-        some_wait(GDN_STEP_THREADS);
-    const struct gdn_block b = gdn_unit_block(o, u, turn);
-    if (!o.gdn.direct) {
-        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, true, b.first, 0);
-        gdn_keep(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), at, n, PADDED);
+    gdn_unit_begin<PER>(o, u, memory, turn, at, n, state);
+    if (!o.gdn.direct && (turn == 0 || !gdn_unit_whole(u))) {
+        const struct gdn_block b = gdn_unit_block(o, u, gdn_unit_whole(u) ? -1 : turn);
+        const struct gdn_stage s = gdn_stage_of(gdn_unit_stage<PER>(u, memory), b.first, 0);
+        gdn_keep(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), at, n);
         some_wait(GDN_STEP_THREADS);
     }
     const int32_t column = gdn_unit_column(turn);
     if (column < u->columns) {
-        const struct gdn_stage s = gdn_unit_stage<PER>(u, memory, true, b.first, column >> u->shift);
-        gdn_run<PER, false>(&b, &s, n, state, column - b.first, threadIdx.x % STATE_PARTS, s.v, u->columns);
+        const struct gdn_stage s = gdn_stage_of(gdn_unit_stage<PER>(u, memory), column, column >> u->shift);
+        gdn_run<PER, false>(&s, n, state, threadIdx.x % STATE_PARTS, STATE_EACH, s.v, s.stride);
     }
-    some_wait(GDN_STEP_THREADS);
-    gdn_unit_norm<PER>(o, u, memory, turn, at, n);
+    const bool whole = gdn_unit_whole(u);
+    const int32_t left = u->columns - turn * GDN_STEP_COLUMNS;
+    if (!whole || left <= GDN_STEP_COLUMNS) {
+        some_wait(GDN_STEP_THREADS);
+        gdn_unit_norm<PER>(o, u, memory, whole ? 0 : turn * GDN_STEP_COLUMNS,
+                           whole                     ? u->columns
+                           : left < GDN_STEP_COLUMNS ? left
+                                                     : GDN_STEP_COLUMNS,
+                           at, n);
+    }
 }
 
 // conv, gdn and gated_norm of lane l and one key head, for shapes that gdn_step_fits() takes, PER = gdn_step_per(dk). All of the
