@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TIMED = 5, GRAPH_PROMPT = 512 };
+enum { TIMED = 3, GRAPH_PROMPT = 512 };
 
 // ---- what is held -------------------------------------------------------------------------------------------------------------
 
