@@ -60,6 +60,27 @@ static void pages(void)
     reply_free_all(&r);
 }
 
+// Of a metric without labels; -1: it is not there.
+static double metric(const char *page, const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "\npianola:%s ", name);
+    const char *at = strstr(page, key);
+    return at ? strtod(at + strlen(key), NULL) : -1;
+}
+
+// After replies: the host's time between rounds, and graphs.
+static void gaps(void)
+{
+    struct reply r = http_get(port, "/metrics");
+    const double rounds = metric(r.body.data, "round_gaps_total"),
+                 host = metric(r.body.data, "round_host_seconds_total");
+    ok(rounds > 10 && rounds < metric(r.body.data, "decode_rounds_total") && host > 0 &&
+           metric(r.body.data, "round_launch_seconds_total") >= 0 && metric(r.body.data, "graph_bytes") > 0,
+       "the host's time between rounds is counted", NULL);
+    reply_free_all(&r);
+}
+
 static void whole_and_streamed(void)
 {
     struct reply whole =
@@ -468,6 +489,7 @@ int main(void)
         return done();
     pages();
     whole_and_streamed();
+    gaps();
     completions();
     stops();
     messages();
