@@ -232,7 +232,7 @@ bad "--turns: expected whole numbers" bench --turns 64,
 bad "--turns: expected whole numbers" bench --turns 12345678901234567890
 bad "--turns: at most 16" bench --turns "$(seq -s, 100 116)"
 bad "the context holds" bench --turns 64 --context 64
-bad "leaves 5 for the prompt" bench --turns 50 --decode 40
+bad "leaves 5 for the prompt" bench --quiet --turns 50 --decode 40
 bad "leave --accept out" bench --turns 64 --accept 0.5
 bad "--prompt-cache-gib 0 leaves none" bench --turns 64 --prompt-cache-gib 0
 bad "of --turns, which is missing" bench --turn-tokens 8
