@@ -72,7 +72,7 @@ GEN  := $(DIR)/gen
 SRC  := $(if $(CHECKPOINT),$(CHECKPOINT),models/embedded)
 HAVE_WEIGHTS = $(if $(RECIPE),,$(wildcard $(SRC)/*.safetensors))
 
-.PHONY: all run install test test-gpu bench lint deps deps-test clean help generate golden-update common FORCE
+.PHONY: all run install test bench lint deps deps-test clean help generate golden-update common FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -81,7 +81,7 @@ all: $(DIR)/$(NAME) $(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack $(if $(filter cpu,$
 help:
 	@sed -n '3,8s/^# *//p' Makefile
 	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK DRAFT_VOCAB CHIPS SANITIZE=1 PROMPT=text DESTDIR PREFIX"
-	@echo "targets:   run install test test-gpu bench lint golden-update clean"
+	@echo "targets:   run install test test-gpu test-gpu-bundle bench lint golden-update clean"
 
 deps:
 	@.ci/deps

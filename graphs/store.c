@@ -51,7 +51,8 @@ static struct graph_key canonical(const struct graph_key *key)
 #ifdef GRAPH_TEST
     if (graph_test_ignore_tables) {
         memset(k.table, 0, sizeof k.table);
-        memset(k.draft, 0, sizeof k.draft); // a draft goes with its table
+        memset(k.draft, 0, sizeof k.draft); // a lane has one table, and its draft goes with that
+        memset(k.lane, 0, sizeof k.lane);
     }
     if (graph_test_ignore_generation)
         k.generation = 0;

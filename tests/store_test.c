@@ -1,46 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The graph store over a toy program: first sight eager, second captured, then replayed; budgets; failed captures; and red
-// controls: a key without its table or generation replays a graph with another lane's table, and the test sees it.
+// controls: a key without its table or generation replays a graph with another lane's table, and the test sees it. On either target.
 
 #include "graphs/store.h"
-#include "runtime/pool.h"
+#include "runtime/device.h"
 #include "tests/tap.h"
 #include <stdlib.h>
 #include <string.h>
 
 // The toy program adds the bound lane's table entry to the result through one real kernel: `add` with the table as addend.
-static float total[1];
-static float tables[3][1] = {{1}, {10}, {100}};
-static struct pass pass = {.rows = 1};
+// Everything that a kernel sees lies in one block of the target's memory.
+struct block {
+    struct pass pass;
+    float total, table[3];
+};
+
+static const struct block start = {.pass = {.rows = 1}, .table = {1, 10, 100}};
+static struct block *block; // on the target
+
+static const uint32_t *table_of(int table)
+{
+    return (const uint32_t *)(const void *)&block->table[table];
+}
 
 static void emit(struct exec *e, const struct bind *b)
 {
-    struct add_args args = {
-        .pass = &pass, .width = 1, .ldx = 1, .ldy = 1, .x = total, .y = (const float *)(const void *)b->lanes.table[0]};
+    struct add_args args = {.pass = &block->pass,
+                            .width = 1,
+                            .ldx = 1,
+                            .ldy = 1,
+                            .x = &block->total,
+                            .y = (const float *)(const void *)b->lanes.table[0]};
     exec_launch(e, KERNEL_add, &args, sizeof args, 0, 1);
 }
 
 static const struct program toy = {.name = "toy", .rows = 1, .launches = 1, .emit = emit};
 static const struct program other = {.name = "other", .rows = 1, .launches = 1, .emit = emit};
 
+enum { ROOM = 64 << 20 }; // bytes, for more graphs than any scene makes
+
 struct scene {
     struct exec *exec;
     struct graph_store *store;
 };
 
+static float result(void)
+{
+    float total;
+    device_download(&total, &block->total, sizeof total);
+    return total;
+}
+
 static float run(struct scene *s, const struct program *program, int table, uint64_t generation, int draft)
 {
-    struct bind b = {.lanes = {.count = 1, .table = {(const uint32_t *)(const void *)tables[table]}}};
+    struct bind b = {.lanes = {.count = 1, .table = {table_of(table)}}};
     struct graph_key key = {.program = program,
                             .lanes = 1,
                             .rows = 1,
                             .generation = generation,
                             .draft = {draft},
                             .table = {b.lanes.table[0]}};
-    total[0] = 0;
+    device_zero(&block->total, sizeof block->total);
     graph_store_run(s->store, s->exec, &key, &b);
-    return total[0];
+    return result();
 }
 
 static struct scene open_scene(int64_t bytes, int count)
@@ -48,8 +71,10 @@ static struct scene open_scene(int64_t bytes, int count)
     struct error error;
     struct exec_options options = {.isa = "portable", .threads = 1};
     struct scene s = {exec_open(&options, &error), graph_store_open(bytes, count)};
-    if (!s.exec || !s.store)
+    if (!s.exec || !s.store) {
+        fprintf(stderr, "%s\n", s.exec ? "no memory" : error.text);
         exit(1);
+    }
     return s;
 }
 
@@ -61,7 +86,7 @@ static void close_scene(struct scene *s)
 
 static void order_of_sights(void)
 {
-    struct scene s = open_scene(1 << 20, 8);
+    struct scene s = open_scene(ROOM, 8);
     const struct graph_counters *c = graph_store_counters(s.store);
     ok(run(&s, &toy, 0, 1, 1) == 1 && c->eager == 1 && c->captured == 0, "first sight runs eagerly", NULL);
     ok(run(&s, &toy, 0, 1, 1) == 1 && c->captured == 1 && c->replayed == 1,
@@ -76,7 +101,7 @@ static void order_of_sights(void)
 
 static void budgets(void)
 {
-    struct scene s = open_scene(1 << 20, 2);
+    struct scene s = open_scene(ROOM, 2);
     const struct graph_counters *c = graph_store_counters(s.store);
     for (int t = 0; t < 3; t++) {
         run(&s, &toy, t, 1, 1);
@@ -98,7 +123,7 @@ static void budgets(void)
 
 static void failed_capture(void)
 {
-    struct scene s = open_scene(1 << 20, 8);
+    struct scene s = open_scene(ROOM, 8);
     graph_test_fail_capture = 1;
     run(&s, &toy, 0, 1, 1);
     ok(run(&s, &toy, 0, 1, 1) == 1 && graph_store_counters(s.store)->failed == 1,
@@ -111,13 +136,13 @@ static void failed_capture(void)
 
 static void warm(void)
 {
-    struct scene s = open_scene(1 << 20, 8);
-    struct bind b = {.lanes = {.count = 1, .table = {(const uint32_t *)(const void *)tables[1]}}};
+    struct scene s = open_scene(ROOM, 8);
+    struct bind b = {.lanes = {.count = 1, .table = {table_of(1)}}};
     struct graph_key key = {
         .program = &toy, .lanes = 1, .rows = 1, .generation = 1, .draft = {1}, .table = {b.lanes.table[0]}};
-    total[0] = 0;
+    device_zero(&block->total, sizeof block->total);
     graph_store_warm(s.store, s.exec, &key, &b);
-    ok(total[0] == 0, "warming captures and does not run", NULL);
+    ok(result() == 0, "warming captures and does not run", NULL);
     ok(run(&s, &toy, 1, 1, 1) == 10 && graph_store_counters(s.store)->replayed == 1,
        "a warmed key replays at first sight", NULL);
     close_scene(&s);
@@ -156,14 +181,14 @@ static void views(void)
 // The faults that the key must catch: each control is seen to go wrong when the key leaves the part out.
 static void red_controls(void)
 {
-    struct scene s = open_scene(1 << 20, 8);
+    struct scene s = open_scene(ROOM, 8);
     graph_test_ignore_tables = 1;
     run(&s, &toy, 0, 1, 1);
     run(&s, &toy, 0, 1, 1);
     ok(run(&s, &toy, 1, 1, 1) != 10, "red: without the table in the key a swapped table is missed", NULL);
     graph_test_ignore_tables = 0;
     close_scene(&s);
-    s = open_scene(1 << 20, 8);
+    s = open_scene(ROOM, 8);
     graph_test_ignore_generation = 1;
     run(&s, &toy, 0, 1, 1);
     run(&s, &toy, 0, 1, 1);
@@ -174,13 +199,31 @@ static void red_controls(void)
     close_scene(&s);
 }
 
+// The target's memory can be claimed once it was opened.
+static bool open_block(void)
+{
+    struct error error;
+    struct scene s = open_scene(ROOM, 1);
+    block = device_alloc(sizeof *block, "the toy program", &error);
+    if (block)
+        device_upload(block, &start, sizeof start);
+    else
+        fprintf(stderr, "%s\n", error.text);
+    device_settle();
+    close_scene(&s);
+    return block != NULL;
+}
+
 int main(void)
 {
+    if (!open_block())
+        return 1;
     order_of_sights();
     budgets();
     failed_capture();
     warm();
     views();
     red_controls();
+    device_free(block, sizeof *block);
     return done();
 }

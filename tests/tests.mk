@@ -18,9 +18,9 @@ $(T)/%_test: tests/%_test.c $(T)/engine.a $(wildcard tests/*.h)
 	@$(CC) $(BASE) -Wno-missing-field-initializers -o $@ $< $(T)/engine.a $(LIBS)
 
 # The store's red controls are compiled into a copy of it.
-$(T)/store_test: tests/store_test.c graphs/store.c $(T)/engine.a
+$(T)/store_test: tests/store_test.c graphs/store.c $(T)/$(TARGET)_engine.a
 	@echo "  cc $<"
-	@$(CC) $(BASE) -DGRAPH_TEST -o $@ tests/store_test.c graphs/store.c $(T)/engine.a $(LIBS)
+	@$(CC) $(BASE) -DGRAPH_TEST -o $@ $^ $(LIBS)
 
 # The CUDA target's launches over a driver that counts its calls.
 $(T)/exec_cuda_test: tests/exec_cuda_test.c graphs/exec_cuda.c tests/cuda_calls/cuda_runtime.h $(B)/common/kernel_list.h
@@ -33,10 +33,16 @@ $(T)/contract_test: tests/contract_test.c $(T)/engine.a all
 	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
 # The contract program of a model, beside its binary and its pack: make CHECKPOINT=dir NAME=x contracts
+# Its objects are the same for every model, but for two, whose copies have the faults of red controls.
+CONTRACT := $(patsubst %.c,$(T)/$(TARGET)/%.o,$(wildcard tests/contract/*.c) graphs/store.c runtime/engine_run.c)
+$(T)/$(TARGET)/%.o: %.c $(B)/common/kernel_list.h
+	@mkdir -p $(@D)
+	@$(CC) $(BASE) -DGRAPH_TEST -DENGINE_TEST -Wno-missing-field-initializers -MMD -MP -c $< -o $@
+-include $(CONTRACT:.o=.d)
 contracts: $(DIR)/contracts
-$(DIR)/contracts: $(wildcard tests/contract/*.[ch]) tests/tap.h $(T)/$(TARGET)_engine.a all
+$(DIR)/contracts: $(CONTRACT) $(T)/$(TARGET)_engine.a all
 	@echo "  cc tests/contract"
-	@$(CC) $(BASE) -Wno-missing-field-initializers -I$(GEN) -o $@ $(filter %.c,$^) $(wildcard $(GEN)/*.o) $(T)/$(TARGET)_engine.a $(LIBS)
+	@$(CC) $(BASE) -o $@ $(CONTRACT) $(wildcard $(GEN)/*.o) $(T)/$(TARGET)_engine.a $(LIBS)
 # The engine of a target without the commands and the server.
 $(T)/$(TARGET)_engine.a: $(KERNEL_OBJECTS) $(filter-out $(B)/common/runtime/main.o $(B)/common/runtime/cmd_%.o $(B)/common/runtime/server/%.o,$(RUNTIME_OBJECTS))
 	@mkdir -p $(@D)
@@ -128,19 +134,4 @@ lint: deps-test
 golden-update:
 	@tests/generator.t --update
 
-# On a machine with a GPU: kernels against the CPU target's, reference folders against transformers, under the sanitizers too.
-GPU_FOLDERS := $(patsubst %/bf16.json,%,$(wildcard tests/fixtures/reference/*/bf16.json))
-GPU_OUT     := build/cuda-test
-SANITIZER   ?= compute-sanitizer --error-exitcode 9
-test-gpu: deps-test
-	@$(MAKE) --no-print-directory -f kernels/cuda/test.mk matrix-gpu
-	@$(MAKE) --no-print-directory -f kernels/cuda/test_ops.mk gpu
-	@for f in $(GPU_FOLDERS); do $(MAKE) --no-print-directory -s TARGET=cuda B=build/cuda MODEL= CHECKPOINT=$$f NAME=reference-$${f##*/} || exit 1; done
-	@prove --exec '' --timer $(GPU_OUT)/matrix $(GPU_OUT)/cuda_ops_test
-	@$(LUA) tests/gpu/reference.lua $(GPU_FOLDERS)
-	@PIANOLA_CONTRACTS=all TARGET=cuda $(LUA) tests/contracts.t
-	@$(MAKE) --no-print-directory -s MODEL=flashnext NAME=flashnext CHECKPOINT= contracts
-	@$(MAKE) --no-print-directory -s TARGET=cuda B=build/cuda MODEL=flashnext NAME=flashnext CHECKPOINT= contracts
-	@build/flashnext/contracts replies build/tests/replies && build/cuda/flashnext/contracts compare build/tests/replies
-	@for t in memcheck initcheck synccheck racecheck; do \
-	    $(SANITIZER) --tool $$t build/cuda/reference-fn-tiny/reference-fn-tiny eval --tokens 3,4,5,6,7,8,9 --greedy 4 --eager || exit 1; done
+include tests/gpu/gpu.mk

@@ -15,6 +15,10 @@ void contract_ok(bool good, const char *name, const char *detail);
 // page size and order; else one order each.
 void contract_matrix(bool whole);
 
+// Streams together are right with graphs, and wrong when a lane is taken for another: in the keys of graphs, in the tables of a group.
+void contract_keys(void);
+void contract_faults(int context, const struct scene_prompt *prompts, int count, const struct scene_reply *right);
+
 // Prompts that begin at kept states, against the right replies of whole prompts: right[prompt * WAYS + way].
 void contract_resumed(int context, const struct scene_prompt *prompts, int count, const struct scene_reply *right);
 

@@ -4,6 +4,7 @@
 //   contracts [all]              the matrix; all: every page size with every order
 //   contracts long N ...         equal prompts of N tokens, generated weights
 //   contracts pool               half a pool, which the matrix has too
+//   contracts keys               red controls of lanes and graph keys: each fault must change a reply
 //   contracts replies FILE [KV]  writes greedy replies of the stored prompts, with caches in KV; compare FILE: checks them
 
 #include "tests/contract/contract.h"
@@ -25,6 +26,8 @@ int main(int count, char **words)
         contract_replies(words[2], words[1][0] == 'c', count == 4 ? words[3] : NULL);
     else if (count == 2 && !strcmp(words[1], "pool"))
         contract_pool();
+    else if (count == 2 && !strcmp(words[1], "keys"))
+        contract_keys();
     else
         contract_matrix(count == 2 && !strcmp(words[1], "all"));
     return done();

@@ -185,13 +185,18 @@ static void red_control(void)
     engine_close(e);
 }
 
-void contract_matrix(bool whole)
+static bool begin(void)
 {
     struct error error = {0};
     make_prompts();
     bool good = make_right(NULL, &error);
     contract_ok(good, "replies of streams alone", error.text);
-    if (!good)
+    return good;
+}
+
+void contract_matrix(bool whole)
+{
+    if (!begin())
         return;
     red_control();
     places(whole);
@@ -200,4 +205,10 @@ void contract_matrix(bool whole)
     contract_resumed(CONTEXT, prompts, PROMPTS, right);
     caches();
     contract_pool();
+}
+
+void contract_keys(void)
+{
+    if (begin())
+        contract_faults(CONTEXT, prompts, PROMPTS, right);
 }

@@ -2,14 +2,16 @@
 --
 -- The reference folders on a GPU: the relative distance of the logits is not above that of transformers' own bf16 run on the same
 -- kind of card (bf16.json in each folder), greedy ids agree wherever the margin exceeds five times the error, and the bytes are the same
--- for any chunk of the prompt, page size and order, replayed or eager, drafted or not. Run by `make test-gpu`; TAP.
+-- for any chunk of the prompt, page size, replayed or eager. TAP.
+--
+--   reference.lua [--root build/cuda] FOLDER ...        root: where the folders' binaries are
 
 package.path = "tests/lib/?.lua;" .. package.path
 local cjson = require "cjson"
 local reference = require "reference"
 local tap = require "tap"
 
-local OUT <const> = "build/tests/gpu/"
+local OUT = "build/tests/gpu/" -- and the folder's name: several run at a time
 local function read(path)
     local f = io.open(path, "rb")
     if not f then return "" end
@@ -44,8 +46,8 @@ local function root_mean_square(values)
     return math.sqrt(sum / #values)
 end
 
-local function folder(path, binary)
-    local name = path:match("([^/]+)$")
+local function folder(path, name, binary)
+    OUT = "build/tests/gpu/" .. name .. "-"
     local e = reference.load(path .. "/expected.safetensors")
     local yardstick = cjson.decode(read(path .. "/bf16.json"))
     for p = 0, 5 do
@@ -71,9 +73,11 @@ local function folder(path, binary)
     end
 end
 
+local root, first = "build/cuda", 1
+if arg[1] == "--root" then root, first = arg[2], 3 end
 os.execute("mkdir -p " .. OUT)
-for _, path in ipairs(arg) do
-    local name = path:match("([^/]+)/?$")
-    folder(path, string.format("build/cuda/reference-%s/reference-%s", name, name))
+for i = first, #arg do
+    local name = arg[i]:match("([^/]+)/?$")
+    folder(arg[i], name, string.format("%s/reference-%s/reference-%s", root, name, name))
 end
 tap.done()
