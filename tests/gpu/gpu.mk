@@ -13,7 +13,7 @@ GPU_BUNDLE  := build/test-gpu.tar.xz
 test-gpu: test-gpu-build
 	@tests/gpu/run
 test-gpu-build: deps-test
-	@$(GPU_MAKE) NAME=common common gpu-programs
+	@$(GPU_MAKE) -j$$(nproc) NAME=common common gpu-programs
 	@for f in $(GPU_FOLDERS); do $(GPU_MAKE) MODEL= CHECKPOINT=$$f NAME=reference-$${f##*/} || exit 1; done
 	@PIANOLA_CONTRACTS=build TARGET=cuda $(LUA) tests/contracts.t
 	@$(GPU_MAKE) MODEL= CHECKPOINT=models/embedded NAME=embedded contracts
