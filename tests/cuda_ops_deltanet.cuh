@@ -151,7 +151,7 @@ static void test_deltanet(void)
 {
     // Key heads, value heads, dk, dv, lanes, null lanes.
     static const int shapes[][6] = {{16, 48, 128, 128, 1, 0}, {16, 32, 128, 128, 2, 0}, {1, 3, 128, 128, 8, 0x12},
-                                    {2, 6, 20, 16, 8, 0x81},  {1, 4, 64, 32, 5, 0},     {1, 2, 100, 256, 3, 2},
+                                    {2, 6, 20, 16, 8, 0x81},  {1, 4, 64, 32, 5, 0},     {1, 2, 100, 128, 3, 2},
                                     {2, 2, 32, 64, 4, 8}};
     for (const int *s : shapes) {
         struct delta d = delta_begin(s[0], s[1], s[2], s[3], s[4], (unsigned)s[5]);

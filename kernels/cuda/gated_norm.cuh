@@ -25,8 +25,8 @@ template <int W> DEVICE gated_first<W> gated_norm_take(const float *z, const flo
 }
 
 // y = x * rsqrt(mean x^2 + eps) * w * act(z), or x * act(z) normalised, times w. `threads` threads share the head: a warp, or with
-// BLOCK a block, whose `space` is that of block_sum().
-template <int W, bool BLOCK>
+// BLOCK a block, whose `space` is that of block_sum(). ONE: a thread has one vector at most.
+template <int W, bool BLOCK, bool ONE>
 DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, const float *z, const float *w, float *y,
                             const gated_first<W> &first, int32_t thread, int32_t threads, float *space)
 {
@@ -34,7 +34,7 @@ DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, con
     vec<W> kept, gates; // of the thread's first vector
     for (int32_t i = thread * W; i < a->dim; i += threads * W) {
         vec<W> t = vec_load<W>(x + i);
-        vec<W> gate = i == thread * W ? first.gate : vec_load<W>(z + i);
+        vec<W> gate = ONE || i == thread * W ? first.gate : vec_load<W>(z + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
             gate.v[j] = f_activate(gate.v[j], a->activation);
@@ -46,12 +46,14 @@ DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, con
             kept = t;
             gates = gate;
         }
+        if (ONE)
+            break;
     }
     sum = BLOCK ? block_sum(sum, space) : warp_sum<WARP>(sum);
     const float factor = 1.0f / sqrtf(sum / (float)a->dim + a->eps);
     for (int32_t i = thread * W; i < a->dim; i += threads * W) {
         vec<W> t, gate, weight;
-        if (i == thread * W) {
+        if (ONE || i == thread * W) {
             t = kept;
             gate = gates;
             weight = first.weight;
@@ -71,6 +73,8 @@ DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, con
             t.v[j] = a->norm_after ? normed : f_mul(normed, gate.v[j]);
         }
         vec_store<W>(y + i, t);
+        if (ONE)
+            break;
     }
 }
 

@@ -116,20 +116,21 @@ DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const 
 // ---- the state ---------------------------------------------------------------------------------------------------------------
 
 // Moves one element of the thread's columns, of which `live` exist, between memory and registers; zeros come where it is not there.
-template <bool STORE, bool WIDE> DEVICE void gdn_move_one(float *row, float *s, bool there, int32_t live)
+template <bool STORE, bool WIDE, int EACH>
+DEVICE void gdn_move_one(float *row, float (&s)[EACH], bool there, int32_t live)
 {
     if (WIDE && STORE && there)
-        *reinterpret_cast<float4 *>(row) = make_float4(s[0], s[1], s[2], s[3]);
-    if (WIDE && !STORE) {
-        const float4 t = there ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
-        s[0] = t.x, s[1] = t.y, s[2] = t.z, s[3] = t.w;
-    }
+        state_store(row, s);
+    if (WIDE && !STORE && there)
+        state_load(s, row);
 #pragma unroll
-    for (int c = 0; !WIDE && c < STATE_EACH; c++) {
-        if (STORE && c < live && there)
+    for (int c = 0; c < EACH; c++) {
+        if (!WIDE && STORE && c < live && there)
             row[c] = s[c];
-        if (!STORE)
-            s[c] = c < live && there ? row[c] : 0.0f;
+        if (!WIDE && !STORE && there)
+            s[c] = c < live ? row[c] : 0.0f;
+        if (!STORE && !there)
+            s[c] = 0.0f;
     }
 }
 
@@ -148,8 +149,8 @@ DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EA
 }
 
 // Folds n staged rows. s: values from the thread's columns on, scalars from their head on.
-template <int PER, bool HOLD>
-DEVICE void gdn_fold(const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH], int32_t part)
+template <int PER, bool HOLD, int EACH>
+DEVICE void gdn_fold(const struct gdn_stage *s, int32_t n, float (*state)[EACH], int32_t part)
 {
 #pragma unroll 1
     for (int32_t t = 0; t < n * s->stride; t += s->stride)
@@ -158,16 +159,16 @@ DEVICE void gdn_fold(const struct gdn_stage *s, int32_t n, float (*state)[STATE_
 
 // Runs n staged rows; outputs of the thread's columns, of which `live` exist, go to y, which may be s->v: nobody reads a row's
 // values after its outputs.
-template <int PER, bool HOLD>
-DEVICE void gdn_run(const struct gdn_stage *s, int32_t n, float (*state)[STATE_EACH], int32_t part, int32_t live,
-                    float *y, int64_t ldy)
+template <int PER, bool HOLD, int EACH>
+DEVICE void gdn_run(const struct gdn_stage *s, int32_t n, float (*state)[EACH], int32_t part, int32_t live, float *y,
+                    int64_t ldy)
 {
-    const int32_t mine = state_column(part);
+    const int32_t mine = state_column<EACH>(part);
     y += mine;
 #pragma unroll 1
     for (int32_t t = 0; t < n * s->stride; t += s->stride, y += ldy) {
         const float out = gdn_step<PER, true, HOLD>(state, s->k + t, s->q + t, s->v + t, s->decay[t], s->beta[t], part);
-        if (part < STATE_EACH && mine < live)
+        if (part < EACH && mine < live)
             *y = out;
     }
 }

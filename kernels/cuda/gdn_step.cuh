@@ -3,8 +3,8 @@
 // conv, gdn and gated_norm of a (lane, key head) in one go, by the first GDN_STEP_THREADS threads of a block.
 //
 // A unit owns the channels of its query and key and of the value heads that share the key: their history, saved rows, states and
-// outputs. Its columns, those of the value heads laid end to end, are taken in turns of GDN_STEP_COLUMNS, each warp
-// STATE_COLUMNS of them, whose state stays in registers over all rows.
+// outputs. Its columns, those of the value heads laid end to end, are taken in turns of GDN_STEP_COLUMNS, each thread
+// a part of GDN_STEP_EACH of them, whose state stays in registers over all rows.
 //
 // Invariant: the operations of conv, gdn and gated_norm in their order, by the same functions, so the same bits. What a turn or a
 // piece of rows reads again is written by the last one that reads it.
@@ -20,7 +20,8 @@
 enum {
     GDN_STEP_THREADS = 512,
     GDN_STEP_WARPS = GDN_STEP_THREADS / WARP,
-    GDN_STEP_COLUMNS = GDN_STEP_WARPS * STATE_COLUMNS,
+    GDN_STEP_EACH = 2, // columns of a thread
+    GDN_STEP_COLUMNS = GDN_STEP_THREADS / STATE_PARTS * GDN_STEP_EACH,
     GDN_STEP_ROWS = 4, // staged at a time
     GDN_STEP_FOLD = 3, // saved rows staged at a time
     GDN_STEP_TAPS = 4,
@@ -62,7 +63,7 @@ static inline bool gdn_step_fits(const struct conv_args *conv, const struct gdn_
     if (conv->taps != GDN_STEP_TAPS || conv->dilation != 1 || conv->direct != gdn->direct || conv->y != gdn->c ||
         conv->ldy != gdn->ldc || conv->bias || !vec_fits(conv->w, 0, GDN_STEP_TAPS))
         return false;
-    if (gdn->nk < 1 || gdn->nv % gdn->nk || gdn->dk < 1 || gdn->dk > 128 || gdn->dv < STATE_COLUMNS ||
+    if (gdn->nk < 1 || gdn->nv % gdn->nk || gdn->dk < 1 || gdn->dk > 128 || gdn->dv < 16 ||
         GDN_STEP_COLUMNS % gdn->dv || gdn->state % 16 || gdn->nv / gdn->nk * GDN_STEP_ROWS > GDN_STEP_THREADS ||
         conv->channels != 2 * gdn->nk * gdn->dk + gdn->nv * gdn->dv || gdn_step_bytes(gdn) > GDN_STEP_SHARED)
         return false;
@@ -133,7 +134,7 @@ template <int PER> DEVICE struct gdn_stage gdn_unit_stage(const struct gdn_unit 
 // The thread's first column of a turn, among the unit's.
 DEVICE int32_t gdn_unit_column(int32_t turn)
 {
-    return turn * GDN_STEP_COLUMNS + (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH;
+    return turn * GDN_STEP_COLUMNS + (int32_t)threadIdx.x / STATE_PARTS * GDN_STEP_EACH;
 }
 
 // Where its state is at home; NULL: the unit has no such columns.
@@ -146,16 +147,16 @@ DEVICE float *gdn_unit_home(const struct gdn_ops &o, const struct gdn_unit *u, i
 
 // Stores the state to `home` and loads the next one from `next`; NULL: not. A row of both at a time.
 template <int PER>
-DEVICE void gdn_unit_move(const struct gdn_args &a, float *home, float *next, float (*state)[STATE_EACH])
+DEVICE void gdn_unit_move(const struct gdn_args &a, float *home, float *next, float (*state)[GDN_STEP_EACH])
 {
     const int32_t part = threadIdx.x % STATE_PARTS;
 #pragma unroll
     for (int n = 0; n < PER; n++) {
         const int32_t i = state_element(n, part);
         if (home)
-            gdn_move_one<true, true>(home + i * a.dv, state[n], i < a.dk, STATE_EACH);
+            gdn_move_one<true, true>(home + i * a.dv, state[n], i < a.dk, GDN_STEP_EACH);
         if (next)
-            gdn_move_one<false, true>(next + i * a.dv, state[n], i < a.dk, STATE_EACH);
+            gdn_move_one<false, true>(next + i * a.dv, state[n], i < a.dk, GDN_STEP_EACH);
     }
 }
 
@@ -229,7 +230,7 @@ DEVICE void gdn_unit_convolve(const struct conv_args &a, const struct gdn_unit *
 // while it waits for the inputs.
 template <int PER>
 DEVICE void gdn_unit_prepare(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t at, int32_t n,
-                             bool last, float *next, float (*state)[STATE_EACH])
+                             bool last, float *next, float (*state)[GDN_STEP_EACH])
 {
     const int32_t thread = (int32_t)threadIdx.x, count = 2 * o.gdn.dk + u->columns;
     const int32_t item = GDN_STEP_THREADS - 1 - thread; // the last threads have the fewest channels
@@ -279,7 +280,7 @@ DEVICE void gdn_unit_pending(const struct gdn_ops &o, const struct gdn_unit *u, 
 // Folds what is pending into the turn's columns. The first saved rows are staged.
 template <int PER>
 DEVICE void gdn_unit_fold(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn,
-                          float (*state)[STATE_EACH])
+                          float (*state)[GDN_STEP_EACH])
 {
 #pragma unroll 1
     for (int32_t base = 0; base < u->fold; base += GDN_STEP_FOLD) {
@@ -292,7 +293,7 @@ DEVICE void gdn_unit_fold(const struct gdn_ops &o, const struct gdn_unit *u, flo
         const int32_t column = gdn_unit_column(turn), n = u->fold - base;
         const struct gdn_stage s = gdn_stage_of(gdn_unit_saved<PER>(u, memory), column, column >> u->shift);
         if (column < u->columns)
-            gdn_fold<PER, false>(&s, n < GDN_STEP_FOLD ? n : GDN_STEP_FOLD, state, threadIdx.x % STATE_PARTS);
+            gdn_fold<PER, true>(&s, n < GDN_STEP_FOLD ? n : GDN_STEP_FOLD, state, threadIdx.x % STATE_PARTS);
     }
 }
 
@@ -309,8 +310,8 @@ DEVICE void gdn_unit_norm(const struct gdn_ops &o, const struct gdn_unit *u, flo
         const int32_t t = item / heads, column = first + item % heads * a->dim, place = u->head * a->dim + column;
         const int64_t r = u->row + at + t;
         const float *z = a->z + r * a->ldz + place;
-        gated_norm_head<4, false>(a, s.v + t * s.stride + column, z, a->w, a->y + r * a->ldy + place,
-                                  gated_norm_take<4>(z, a->w, a->dim, lane), lane, WARP, NULL);
+        gated_norm_head<4, false, true>(a, s.v + t * s.stride + column, z, a->w, a->y + r * a->ldy + place,
+                                        gated_norm_take<4>(z, a->w, a->dim, lane), lane, WARP, NULL);
     }
 }
 
@@ -324,7 +325,7 @@ DEVICE bool gdn_unit_whole(const struct gdn_unit *u)
 // Brings rows at .. at + n - 1 of the lane and, before the first of them, what is pending; folds that.
 template <int PER>
 DEVICE void gdn_unit_begin(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn, int32_t at,
-                           int32_t n, float (*state)[STATE_EACH])
+                           int32_t n, float (*state)[GDN_STEP_EACH])
 {
     const bool whole = gdn_unit_whole(u), anew = !whole || turn == 0;
     if (!whole && (at > 0 || turn > 0))
@@ -350,7 +351,7 @@ DEVICE void gdn_unit_begin(const struct gdn_ops &o, const struct gdn_unit *u, fl
 // Rows at .. at + n - 1 of the lane through the turn's columns.
 template <int PER>
 DEVICE void gdn_unit_rows(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn, int32_t at,
-                          int32_t n, float (*state)[STATE_EACH])
+                          int32_t n, float (*state)[GDN_STEP_EACH])
 {
     gdn_unit_begin<PER>(o, u, memory, turn, at, n, state);
     if (!o.gdn.direct && (turn == 0 || !gdn_unit_whole(u))) {
@@ -362,7 +363,7 @@ DEVICE void gdn_unit_rows(const struct gdn_ops &o, const struct gdn_unit *u, flo
     const int32_t column = gdn_unit_column(turn);
     if (column < u->columns) {
         const struct gdn_stage s = gdn_stage_of(gdn_unit_stage<PER>(u, memory), column, column >> u->shift);
-        gdn_run<PER, false>(&s, n, state, threadIdx.x % STATE_PARTS, STATE_EACH, s.v, s.stride);
+        gdn_run<PER, true>(&s, n, state, threadIdx.x % STATE_PARTS, GDN_STEP_EACH, s.v, s.stride);
     }
     const bool whole = gdn_unit_whole(u);
     const int32_t left = u->columns - turn * GDN_STEP_COLUMNS;
@@ -387,7 +388,7 @@ DEVICE void gdn_step_unit(const struct conv_args &conv, const struct gdn_args &g
         return;
     const struct gdn_ops o = {conv, gdn, norm};
     struct gdn_unit *u = reinterpret_cast<struct gdn_unit *>(shared);
-    float *memory = shared + sizeof *u / sizeof *shared, state[PER][STATE_EACH];
+    float *memory = shared + sizeof *u / sizeof *shared, state[PER][GDN_STEP_EACH];
     if (threadIdx.x == 0)
         gdn_unit_open(o, u, l, key_head);
     some_wait(GDN_STEP_THREADS);

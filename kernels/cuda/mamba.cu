@@ -80,7 +80,7 @@ DEVICE struct mamba_block mamba_block_of(const struct mamba_args *a, int32_t l)
     return b;
 }
 
-// One row of the thread's rows of S: S <- decay S + step B^T; with READ the sum with c of row state_column(part), in parts 0 .. 3.
+// One row of the thread's rows of S: S <- decay S + step B^T; with READ the sum with c of row state_column<STATE_EACH>(part), in parts 0 .. 3.
 template <int PER, bool READ>
 DEVICE float mamba_step(float (*s)[STATE_EACH], const float *b, const float *c, const float *step, float decay,
                         int32_t part)
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
     extern __shared__ __align__(16) float shared[];
     constexpr int PADDED = STATE_PARTS * PER;
     const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS;
-    const int32_t i = (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH, mine = i + state_column(part);
+    const int32_t i = (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH, mine = i + state_column<STATE_EACH>(part);
     pdl_wait();
     pdl_trigger();
     const struct lane *lane = a.lanes.lane[l];

@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(512) gated_norm_kernel(const __grid_constant__
         return;
     const float *z = a.z + r * a.ldz + at, *w = a.w + (a.norm_after ? at : 0);
     const gated_first<W> first = gated_norm_take<W>(z, w, a.dim, thread);
-    gated_norm_head<W, BLOCK>(&a, a.x + r * a.ldx + at, z, w, a.y + r * a.ldy + at, first, thread, threads, space);
+    gated_norm_head<W, BLOCK, false>(&a, a.x + r * a.ldx + at, z, w, a.y + r * a.ldy + at, first, thread, threads,
+                                     space);
 }
 
 extern "C" cudaError_t cuda_gated_norm(cudaStream_t stream, const struct gated_norm_args *a, int rows)

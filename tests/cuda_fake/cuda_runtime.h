@@ -49,6 +49,10 @@ struct __align__(16) uint4
 {
     unsigned x, y, z, w;
 };
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
 static inline float4 make_float4(float x, float y, float z, float w)
 {
     return {x, y, z, w};
