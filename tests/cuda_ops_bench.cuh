@@ -124,24 +124,54 @@ static void bench_rows(int rows)
     bench("ple_gate 4 x 2560", cuda_ple_gate, &gate, rows, 50);
 }
 
+// A DeltaNet layer between its products.
+struct bench_delta {
+    struct conv_args conv;
+    struct gdn_args gdn;
+    struct gated_norm_args norm;
+};
+
+extern "C" cudaError_t cuda_conv_gdn_norm(cudaStream_t, const void *const *, int);
+
+static cudaError_t bench_delta_step(cudaStream_t stream, const struct bench_delta *d, int rows)
+{
+    const void *args[] = {&d->conv, &d->gdn, &d->norm};
+    return cuda_conv_gdn_norm(stream, args, rows);
+}
+
+static cudaError_t bench_delta_ops(cudaStream_t stream, const struct bench_delta *d, int rows)
+{
+    cudaError_t error = cuda_conv(stream, &d->conv, rows);
+    error = error == cudaSuccess ? cuda_gdn(stream, &d->gdn, rows) : error;
+    return error == cudaSuccess ? cuda_gated_norm(stream, &d->norm, rows) : error;
+}
+
 static void bench_states(int rows, int direct, int count)
 {
     rig_reset();
     struct pass *p = bench_pass(rows, 100);
     struct lane_set lanes = {};
-    const int64_t states = 48 * 128 * 128 + MAX_WINDOW * (2048 + 6144 + 96);
+    const int64_t history = 10240 * (3 + MAX_WINDOW),
+                  states = history + 48 * 128 * 128 + MAX_WINDOW * (2048 + 6144 + 96);
     lanes.count = 1;
     lanes.lane[0] = take_lane(4 * states, 8);
     lanes.lane[0]->fold = direct ? 0 : rows < 3 ? rows : 3;
     float *c = take_floats(rows * 10240LL, 1), *y = take<float>(rows * 10240LL), *b = take_floats(rows * 96LL, 1),
           *w = take_floats(40960, 1);
-    float *prepared = take<float>(rows * 4192LL);
+    float *prepared = take<float>(rows * 4192LL), *o = take<float>(rows * 6144LL), *z = take_floats(rows * 6144LL, 1);
     push_all();
     struct conv_args conv = {p, lanes, 10240, 4, 1, ACT_SILU, 10240, 10240, direct, 0, c, w, NULL, y};
     bench(direct ? "conv 10240, direct" : "conv 10240, window", cuda_conv, &conv, rows, count);
-    struct gdn_args gdn = {p,      lanes, 16, 48, 128,    128, 10240,  96,       96, 6144,
-                           direct, 0,     c,  b,  b + 48, w,   w + 48, prepared, y};
+    struct gdn_args gdn = {p,      lanes,       16, 48, 128,    128, 10240,  96,       96, 6144,
+                           direct, 4 * history, y,  b,  b + 48, w,   w + 48, prepared, o};
     bench(direct ? "gdn 48 x 128 x 128, direct" : "gdn 48 x 128 x 128, window", cuda_gdn, &gdn, rows, count);
+    struct bench_delta delta = {
+        conv, gdn, {p, 48, 128, 6144, 6144, 6144, ACT_SIGMOID, 0, 1e-6f, o, z, w, take<float>(rows * 6144LL)}};
+    bench(direct ? "conv, gdn, gated_norm, direct" : "conv, gdn, gated_norm, window", bench_delta_ops, &delta, rows,
+          count);
+    if (rows <= MAX_WINDOW)
+        bench(direct ? "the same in one step, direct" : "the same in one step, window", bench_delta_step, &delta, rows,
+              count);
 }
 
 // rows rows at the end of a context.

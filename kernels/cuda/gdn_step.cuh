@@ -38,8 +38,10 @@ struct gdn_unit {
     int32_t l, row, rows, fold;             // lane; its rows of the pass; pending rows
     int32_t key_head, head, heads, columns; // first value head, value heads, their dv laid end to end
     int32_t shift;                          // dv is 1 << shift
-    int32_t spare[1];
+    int32_t spare;                          // to a multiple of 16 bytes
 };
+
+static_assert(sizeof(struct gdn_unit) % 16 == 0, "stages begin at a multiple of 16");
 
 // The template's PER for keys of dk.
 static __host__ __device__ inline int32_t gdn_step_per(int32_t dk)
