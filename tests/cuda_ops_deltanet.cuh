@@ -132,7 +132,7 @@ static bool delta_same(const struct delta *d, enum fault fault)
 
 static void test_deltanet_refusals(void)
 {
-    struct delta d = delta_begin(2, 4, 16, 32, 2, 0);
+    struct delta d = delta_begin(2, 4, 32, 32, 2, 0);
     const void *args[] = {&d.conv, &d.gdn, &d.norm};
     const int prompt = 2 * MAX_WINDOW + 1;
     ok(cuda_conv_gdn_norm(0, args, prompt) == cudaErrorNotSupported, "deltanet: a prompt's rows are declined");
@@ -141,17 +141,17 @@ static void test_deltanet_refusals(void)
     d.conv.dilation = 1;
     d.norm.x = d.norm.z;
     ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and the norm of something else");
-    d = delta_begin(2, 4, 16, 24, 2, 0);
+    d = delta_begin(2, 4, 32, 24, 2, 0);
     ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and heads of 24");
-    d = delta_begin(1, 2, 200, 32, 2, 0);
-    ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and keys of 200");
+    d = delta_begin(1, 2, 100, 32, 2, 0);
+    ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and keys of 100");
 }
 
 static void test_deltanet(void)
 {
     // Key heads, value heads, dk, dv, lanes, null lanes.
     static const int shapes[][6] = {{16, 48, 128, 128, 1, 0}, {16, 32, 128, 128, 2, 0}, {1, 3, 128, 128, 8, 0x12},
-                                    {2, 6, 20, 16, 8, 0x81},  {1, 4, 64, 32, 5, 0},     {1, 2, 100, 128, 3, 2},
+                                    {2, 6, 32, 16, 8, 0x81},  {1, 4, 64, 32, 5, 0},     {1, 2, 64, 128, 3, 2},
                                     {2, 2, 32, 64, 4, 8}};
     for (const int *s : shapes) {
         struct delta d = delta_begin(s[0], s[1], s[2], s[3], s[4], (unsigned)s[5]);

@@ -26,7 +26,7 @@ enum {
     GDN_STEP_FOLD = 3, // saved rows staged at a time
     GDN_STEP_TAPS = 4,
     GDN_STEP_DEPTH = GDN_STEP_TAPS - 1,
-    GDN_STEP_HELD = 2, // channels of a thread whose taps it asks for first
+    GDN_STEP_HELD = 2, // channels of a thread
     GDN_STEP_SHARED = 48 << 10,
 };
 
@@ -65,8 +65,9 @@ static inline bool gdn_step_fits(const struct conv_args *conv, const struct gdn_
     if (conv->taps != GDN_STEP_TAPS || conv->dilation != 1 || conv->direct != gdn->direct || conv->y != gdn->c ||
         conv->ldy != gdn->ldc || conv->bias || !vec_fits(conv->w, 0, GDN_STEP_TAPS))
         return false;
-    if (gdn->nk < 1 || gdn->nv % gdn->nk || gdn->dk < 1 || gdn->dk > 128 || gdn->dv < 16 ||
+    if (gdn->nk < 1 || gdn->nv % gdn->nk || gdn->dk != STATE_PARTS * gdn_step_per(gdn->dk) || gdn->dv < 16 ||
         GDN_STEP_COLUMNS % gdn->dv || gdn->state % 16 || gdn->nv / gdn->nk * GDN_STEP_ROWS > GDN_STEP_THREADS ||
+        2 * gdn->dk + gdn->nv / gdn->nk * gdn->dv > GDN_STEP_HELD * GDN_STEP_THREADS ||
         conv->channels != 2 * gdn->nk * gdn->dk + gdn->nv * gdn->dv || gdn_step_bytes(gdn) > GDN_STEP_SHARED)
         return false;
     return norm->x == gdn->y && norm->ldx == gdn->ldy && norm->heads == gdn->nv && norm->dim == gdn->dv &&
@@ -154,11 +155,11 @@ DEVICE void gdn_unit_move(const struct gdn_args &a, float *home, float *next, fl
     const int32_t part = threadIdx.x % STATE_PARTS;
 #pragma unroll
     for (int n = 0; n < PER; n++) {
-        const int32_t i = state_element(n, part);
+        const int32_t i = state_element(n, part) * a.dv;
         if (home)
-            gdn_move_one<true, true>(home + i * a.dv, state[n], i < a.dk, GDN_STEP_EACH);
+            state_store(home + i, state[n]);
         if (next)
-            gdn_move_one<false, true>(next + i * a.dv, state[n], i < a.dk, GDN_STEP_EACH);
+            state_load(state[n], next + i);
     }
 }
 
@@ -174,7 +175,7 @@ template <int PER>
 DEVICE struct gdn_channel gdn_unit_channel(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t j)
 {
     const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
-    const int32_t dk = o.gdn.dk, i = j < dk ? j : j < 2 * dk ? j - dk : j - 2 * dk;
+    const int32_t dk = STATE_PARTS * PER, i = j < dk ? j : j < 2 * dk ? j - dk : j - 2 * dk;
     struct gdn_channel c;
     c.x = (j < dk ? s.q : j < 2 * dk ? s.k : s.v) + i;
     c.stride = s.stride;
@@ -234,37 +235,33 @@ template <int PER>
 DEVICE void gdn_unit_prepare(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t at, int32_t n,
                              bool last, float *next, float (*state)[GDN_STEP_EACH])
 {
-    const int32_t thread = (int32_t)threadIdx.x, count = 2 * o.gdn.dk + u->columns;
+    const int32_t thread = (int32_t)threadIdx.x, count = 2 * STATE_PARTS * PER + u->columns;
     const int32_t item = GDN_STEP_THREADS - 1 - thread; // the last threads have the fewest channels
     struct gdn_raw raw = {};
     vec<4> w[GDN_STEP_HELD];
+#pragma unroll
+    for (int m = 0; m < GDN_STEP_HELD; m++)
+        if (thread + m * GDN_STEP_THREADS < count)
+            w[m] =
+                vec_load<4>(o.conv.w + gdn_unit_channel<PER>(o, u, memory, thread + m * GDN_STEP_THREADS).channel * 4);
 #pragma unroll 1
     for (int32_t j = thread; j < count; j += GDN_STEP_THREADS)
         gdn_unit_fetch(o.conv, u, gdn_unit_channel<PER>(o, u, memory, j), at, n);
     __pipeline_commit();
     if (item < n * u->heads)
         raw = gdn_raw_of(&o.gdn, u->row + at + item / u->heads, u->head + item % u->heads);
+    if (next)
+        gdn_unit_move<PER>(o.gdn, NULL, next, state);
+    __pipeline_wait_prior(0);
 #pragma unroll
     for (int m = 0; m < GDN_STEP_HELD; m++)
         if (thread + m * GDN_STEP_THREADS < count)
-            w[m] =
-                vec_load<4>(o.conv.w + gdn_unit_channel<PER>(o, u, memory, thread + m * GDN_STEP_THREADS).channel * 4);
-    if (next)
-        gdn_unit_move<PER>(o.gdn, NULL, next, state);
+            gdn_unit_convolve(o.conv, u, gdn_unit_channel<PER>(o, u, memory, thread + m * GDN_STEP_THREADS), w[m], at,
+                              n, last);
     if (item < n * u->heads) {
         const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
         const int32_t place = item / u->heads * s.stride + item % u->heads;
         gdn_raw_scalars(raw, &s.decay[place], &s.beta[place]);
-    }
-    __pipeline_wait_prior(0);
-#pragma unroll 1
-    for (int32_t j = thread, m = 0; j < count; j += GDN_STEP_THREADS, m++) {
-        const struct gdn_channel c = gdn_unit_channel<PER>(o, u, memory, j);
-        gdn_unit_convolve(o.conv, u, c,
-                          m == 0   ? w[0]
-                          : m == 1 ? w[1]
-                                   : vec_load<4>(o.conv.w + c.channel * 4),
-                          at, n, last);
     }
 }
 
@@ -295,7 +292,7 @@ DEVICE void gdn_unit_fold(const struct gdn_ops &o, const struct gdn_unit *u, flo
         const int32_t column = gdn_unit_column(turn), n = u->fold - base;
         const struct gdn_stage s = gdn_stage_of(gdn_unit_saved<PER>(u, memory), column, column >> u->shift);
         if (column < u->columns)
-            gdn_fold<PER, true>(&s, n < GDN_STEP_FOLD ? n : GDN_STEP_FOLD, state, threadIdx.x % STATE_PARTS);
+            gdn_fold<PER, false>(&s, n < GDN_STEP_FOLD ? n : GDN_STEP_FOLD, state, threadIdx.x % STATE_PARTS);
     }
 }
 
@@ -339,7 +336,7 @@ DEVICE void gdn_unit_begin(const struct gdn_ops &o, const struct gdn_unit *u, fl
         gdn_unit_prepare<PER>(o, u, memory, at, n, last, at == 0 && turn == 0 ? gdn_unit_home(o, u, 0) : NULL, state);
         some_wait(GDN_STEP_THREADS);
         const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
-        gdn_stage_keys<1>(&s, s.q, s.k, s.stride, n, o.gdn.dk, STATE_PARTS * PER, GDN_STEP_THREADS);
+        gdn_stage_keys<1>(&s, s.q, s.k, s.stride, n, STATE_PARTS * PER, STATE_PARTS * PER, GDN_STEP_THREADS);
     }
     if (at == 0 && u->fold > 0) {
         gdn_unit_fold<PER>(o, u, memory, turn, state);
@@ -365,7 +362,7 @@ DEVICE void gdn_unit_rows(const struct gdn_ops &o, const struct gdn_unit *u, flo
     const int32_t column = gdn_unit_column(turn);
     if (column < u->columns) {
         const struct gdn_stage s = gdn_stage_of(gdn_unit_stage<PER>(u, memory), column, column >> u->shift);
-        gdn_run<PER, true>(&s, n, state, threadIdx.x % STATE_PARTS, GDN_STEP_EACH, s.v, s.stride);
+        gdn_run<PER, false>(&s, n, state, threadIdx.x % STATE_PARTS, GDN_STEP_EACH, s.v, s.stride);
     }
     const bool whole = gdn_unit_whole(u);
     const int32_t left = u->columns - turn * GDN_STEP_COLUMNS;
@@ -379,7 +376,7 @@ DEVICE void gdn_unit_rows(const struct gdn_ops &o, const struct gdn_unit *u, flo
     }
 }
 
-// conv, gdn and gated_norm of lane l and one key head, for shapes that gdn_step_fits() takes, PER = gdn_step_per(dk). All of the
+// conv, gdn and gated_norm of lane l and one key head, for shapes that gdn_step_fits() takes, dk = STATE_PARTS PER. All of the
 // block's first GDN_STEP_THREADS threads call it, and no other; it uses barrier 1 (some_wait) and gdn_step_bytes() of `shared`,
 // which nobody else touches from a barrier before the call to one after it.
 template <int PER>
