@@ -102,26 +102,6 @@ DEVICE void gdn_unit_open(const struct gdn_ops &o, struct gdn_unit *u, int32_t l
         u->shift++;
 }
 
-// The unit, or its columns of turn `turn`, as a block that stages rows. Earlier turns leave what the last one reads again.
-DEVICE struct gdn_block gdn_unit_block(const struct gdn_ops &o, const struct gdn_unit *u, int32_t turn)
-{
-    const int32_t first = turn < 0 ? 0 : turn * GDN_STEP_COLUMNS, left = u->columns - first;
-    struct gdn_block b;
-    b.head = u->head;
-    b.heads = u->heads;
-    b.key = u->key_head * o.gdn.dk;
-    b.first = first;
-    b.columns = u->columns;
-    b.width = turn < 0 || left < GDN_STEP_COLUMNS ? left : GDN_STEP_COLUMNS;
-    b.threads = GDN_STEP_THREADS;
-    b.keys = (int64_t)o.gdn.nk * o.gdn.dk;
-    b.values = (int64_t)o.gdn.nv * o.gdn.dv;
-    b.row = u->row;
-    b.rows = u->rows;
-    b.owner = b.leads = turn < 0 || left <= GDN_STEP_COLUMNS;
-    return b;
-}
-
 // The stages of saved rows and of rows.
 template <int PER> DEVICE struct gdn_stage gdn_unit_saved(const struct gdn_unit *u, float *memory)
 {
@@ -265,15 +245,62 @@ DEVICE void gdn_unit_prepare(const struct gdn_ops &o, const struct gdn_unit *u, 
     }
 }
 
+// Number j of the unit's part of a saved row: key, values, decays, betas.
+struct gdn_kept {
+    float *x;   // in a stage
+    int64_t at; // in the row
+};
+
+template <int PER>
+DEVICE struct gdn_kept gdn_unit_kept(const struct gdn_args &a, const struct gdn_unit *u, const struct gdn_stage &s,
+                                     int32_t j)
+{
+    const int32_t dk = STATE_PARTS * PER, i = j < dk ? j : j < dk + u->columns ? j - dk : j - dk - u->columns;
+    const int32_t keys = a.nk * dk, values = a.nv * a.dv;
+    if (j < dk)
+        return {s.k + i, u->key_head * dk + i};
+    if (j < dk + u->columns)
+        return {s.v + i, keys + u->head * a.dv + i};
+    return {s.decay + i, keys + values + u->head + i + (i < u->heads ? 0 : a.nv - u->heads)};
+}
+
 // Stages saved rows from row `base` on; commits.
 template <int PER>
 DEVICE void gdn_unit_pending(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t base)
 {
-    const struct gdn_block b = gdn_unit_block(o, u, -1);
     const struct gdn_stage s = gdn_unit_saved<PER>(u, memory);
     const int32_t n = u->fold - base < GDN_STEP_FOLD ? u->fold - base : GDN_STEP_FOLD;
-    gdn_stage_saved(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), base, n, STATE_PARTS * PER);
+    const int64_t ld = gdn_saved_width(&o.gdn);
+    const float *saved = gdn_saved(&o.gdn, u->run) + base * ld;
+#pragma unroll 1
+    for (int32_t j = threadIdx.x; j < STATE_PARTS * PER + u->columns + 2 * u->heads; j += GDN_STEP_THREADS) {
+        const struct gdn_kept kept = gdn_unit_kept<PER>(o.gdn, u, s, j);
+#pragma unroll 1
+        for (int32_t r = 0; r < n; r++)
+            __pipeline_memcpy_async(kept.x + r * s.stride, saved + r * ld + kept.at, 4);
+    }
     __pipeline_commit();
+}
+
+// Saves n staged rows as rows at .. of the window: those parts that nobody reads after the turn.
+template <int PER>
+DEVICE void gdn_unit_keep(const struct gdn_ops &o, const struct gdn_unit *u, float *memory, int32_t turn, bool whole,
+                          int32_t at, int32_t n)
+{
+    const struct gdn_stage s = gdn_unit_stage<PER>(u, memory);
+    const int64_t ld = gdn_saved_width(&o.gdn);
+    const int32_t first = turn * GDN_STEP_COLUMNS, dk = STATE_PARTS * PER;
+    float *saved = gdn_saved(&o.gdn, u->run) + at * ld;
+#pragma unroll 1
+    for (int32_t j = threadIdx.x; j < dk + u->columns + 2 * u->heads; j += GDN_STEP_THREADS) {
+        const struct gdn_kept kept = gdn_unit_kept<PER>(o.gdn, u, s, j);
+        const bool value = j >= dk && j < dk + u->columns;
+        const bool over =
+            value ? j - dk >= first && j - dk < first + GDN_STEP_COLUMNS : first + GDN_STEP_COLUMNS >= u->columns;
+#pragma unroll 1
+        for (int32_t r = 0; (whole || over) && r < n; r++)
+            saved[r * ld + kept.at] = kept.x[r * s.stride];
+    }
 }
 
 // Folds what is pending into the turn's columns. The first saved rows are staged.
@@ -354,9 +381,7 @@ DEVICE void gdn_unit_rows(const struct gdn_ops &o, const struct gdn_unit *u, flo
 {
     gdn_unit_begin<PER>(o, u, memory, turn, at, n, state);
     if (!o.gdn.direct && (turn == 0 || !gdn_unit_whole(u))) {
-        const struct gdn_block b = gdn_unit_block(o, u, gdn_unit_whole(u) ? -1 : turn);
-        const struct gdn_stage s = gdn_stage_of(gdn_unit_stage<PER>(u, memory), b.first, 0);
-        gdn_keep(&o.gdn, &b, &s, gdn_saved(&o.gdn, u->run), at, n);
+        gdn_unit_keep<PER>(o, u, memory, turn, gdn_unit_whole(u), at, n);
         some_wait(GDN_STEP_THREADS);
     }
     const int32_t column = gdn_unit_column(turn);
