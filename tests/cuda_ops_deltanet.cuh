@@ -77,7 +77,7 @@ static struct delta delta_begin(int nk, int nv, int dk, int dv, int lanes, unsig
     return d;
 }
 
-// A pass of 1 .. most rows a lane, or of none; 0 .. MAX_WINDOW pending rows.
+// A pass of 1 .. most rows a lane, but none of some; 0 .. most pending rows.
 static void delta_pass(struct delta *d, int most, bool direct)
 {
     pass_clear(d->pass);
@@ -85,7 +85,7 @@ static void delta_pass(struct delta *d, int most, bool direct)
         if (!d->lane[l])
             continue;
         d->lane[l]->fold = rig_below(most + 1);
-        if (d->gdn.lanes.count == 1 || rig_below(5))
+        if (d->pass->rows == 0 || rig_below(5))
             pass_add(d->pass, l, 50, 1 + rig_below(most));
     }
     d->conv.direct = d->gdn.direct = direct;

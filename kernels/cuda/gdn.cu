@@ -20,8 +20,6 @@ DEVICE struct gdn_block gdn_block_of(const struct gdn_args *a, int32_t l)
     const int32_t slices = (int32_t)gridDim.x / a->nv, slice = (int32_t)blockIdx.x % slices, share = a->nv / a->nk;
     struct gdn_block b;
     b.head = (int32_t)blockIdx.x / slices;
-    b.heads = 1;
-    b.threads = (int32_t)blockDim.x;
     b.key = b.head / share * a->dk;
     b.columns = (int32_t)blockDim.x / WARP * STATE_COLUMNS;
     b.first = slice * b.columns;
@@ -40,9 +38,9 @@ DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, c
                           int32_t n, int32_t padded)
 {
     const float *c = a->c + r * a->ldc + b->key;
-    gdn_stage_keys<GDN_MANY>(s, c, c + b->keys, a->ldc, n, a->dk, padded, b->threads);
+    gdn_stage_keys<GDN_MANY>(s, c, c + b->keys, a->ldc, n, a->dk, padded, (int32_t)blockDim.x);
     stage_rows<false>(s->v, s->stride, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
-                      b->width, 0, b->threads);
+                      b->width, 0);
     for (int32_t t = (int32_t)threadIdx.x; t < n; t += (int32_t)blockDim.x)
         gdn_scalars(a, r + t, b->head, &s->decay[t * s->stride], &s->beta[t * s->stride]);
 }
@@ -53,12 +51,12 @@ DEVICE void gdn_stage_prepared(const struct gdn_args *a, const struct gdn_block 
 {
     const int64_t ld = gdn_prepared_width(a);
     const float *from = a->prepared + r * ld;
-    stage_rows<true>(s->q, s->stride, from + b->key, ld, n, a->dk, padded, b->threads);
-    stage_rows<true>(s->k, s->stride, from + b->keys + b->key, ld, n, a->dk, padded, b->threads);
+    stage_rows<true>(s->q, s->stride, from + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->k, s->stride, from + b->keys + b->key, ld, n, a->dk, padded);
     stage_rows<true>(s->v, s->stride, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
-                     b->width, 0, b->threads);
-    stage_rows<true>(s->decay, s->stride, from + 2 * b->keys + b->head, ld, n, 1, 1, b->threads);
-    stage_rows<true>(s->beta, s->stride, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1, b->threads);
+                     b->width, 0);
+    stage_rows<true>(s->decay, s->stride, from + 2 * b->keys + b->head, ld, n, 1, 1);
+    stage_rows<true>(s->beta, s->stride, from + 2 * b->keys + a->nv + b->head, ld, n, 1, 1);
 }
 
 // Asks for the block's part of S while earlier kernels still run: a hint, which changes no bits. lane->run never changes.

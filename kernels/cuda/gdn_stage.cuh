@@ -45,15 +45,16 @@ DEVICE struct gdn_stage gdn_stage_of(struct gdn_stage s, int32_t column, int32_t
     return s;
 }
 
-// What a block works on: `heads` value heads from `head` on, which share a key head. Of their dv numbers laid end to end it has
-// `width` from `first` on; `columns` are staged. Its first `threads` threads take part.
+// What a block works on.
 struct gdn_block {
-    int32_t head, heads, key, first, columns, width, threads; // key: first element of its key head
+    int32_t head, key, first, columns,
+        width; // key: first element of its key head; columns of S from `first`, `width` exist
     int64_t keys, values, row, rows;
     bool owner, leads; // of the scalars' and of the keys' saved rows
 };
 
-// Keys and queries of n rows (rows of ld floats), normalised, MANY at once a warp. They may lie where they go.
+// Keys and queries of n rows (rows of ld floats), normalised, MANY at once a warp, by the first `threads` threads. They may lie
+// where they go.
 template <int MANY>
 DEVICE void gdn_stage_keys(const struct gdn_stage *s, const float *q, const float *k, int64_t ld, int32_t n, int32_t dk,
                            int32_t padded, int32_t threads)
@@ -83,11 +84,10 @@ DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b,
 {
     const int64_t ld = gdn_saved_width(a);
     const float *from = saved + base * ld, *scalars = from + b->keys + b->values + b->head;
-    stage_rows<true>(s->k, s->stride, from + b->key, ld, n, a->dk, padded, b->threads);
-    stage_rows<true>(s->v, s->stride, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0,
-                     b->threads);
-    stage_rows<true>(s->decay, s->stride, scalars, ld, n, b->heads, 0, b->threads);
-    stage_rows<true>(s->beta, s->stride, scalars + a->nv, ld, n, b->heads, 0, b->threads);
+    stage_rows<true>(s->k, s->stride, from + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->v, s->stride, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0);
+    stage_rows<true>(s->decay, s->stride, scalars, ld, n, 1, 1);
+    stage_rows<true>(s->beta, s->stride, scalars + a->nv, ld, n, 1, 1);
 }
 
 // Saves n staged rows as rows base .. of the window.
@@ -96,44 +96,21 @@ DEVICE void gdn_keep(const struct gdn_args *a, const struct gdn_block *b, const 
 {
     const int64_t ld = gdn_saved_width(a);
     float *to = saved + base * ld;
-#pragma unroll 2
-    for (int32_t i = (int32_t)threadIdx.x; i < n * b->width; i += b->threads) {
+    for (int32_t i = (int32_t)threadIdx.x; i < n * b->width; i += (int32_t)blockDim.x) {
         const int32_t t = i / b->width, j = i % b->width;
         to[t * ld + b->keys + (int64_t)b->head * a->dv + b->first + j] = s->v[t * s->stride + j];
     }
-#pragma unroll 1
-    for (int32_t i = (int32_t)threadIdx.x; b->leads && i < n * a->dk; i += b->threads)
+    for (int32_t i = (int32_t)threadIdx.x; b->leads && i < n * a->dk; i += (int32_t)blockDim.x)
         to[i / a->dk * ld + b->key + i % a->dk] = s->k[i / a->dk * s->stride + i % a->dk];
-#pragma unroll 1
-    for (int32_t i = (int32_t)threadIdx.x; b->owner && i < n * b->heads; i += b->threads) {
-        const int32_t t = i / b->heads, h = i % b->heads;
-        float *scalars = to + t * ld + b->keys + b->values + b->head + h;
-        scalars[0] = s->decay[t * s->stride + h];
-        scalars[a->nv] = s->beta[t * s->stride + h];
+    for (int32_t t = (int32_t)threadIdx.x; b->owner && t < n; t += (int32_t)blockDim.x) {
+        to[t * ld + b->keys + b->values + b->head] = s->decay[t * s->stride];
+        to[t * ld + b->keys + b->values + a->nv + b->head] = s->beta[t * s->stride];
     }
 }
 
 // ---- the state ---------------------------------------------------------------------------------------------------------------
 
-// Moves one element of the thread's columns, of which `live` exist, between memory and registers; zeros come where it is not there.
-template <bool STORE, bool WIDE, int EACH>
-DEVICE void gdn_move_one(float *row, float (&s)[EACH], bool there, int32_t live)
-{
-    if (WIDE && STORE && there)
-        state_store(row, s);
-    if (WIDE && !STORE && there)
-        state_load(s, row);
-#pragma unroll
-    for (int c = 0; c < EACH; c++) {
-        if (!WIDE && STORE && c < live && there)
-            row[c] = s[c];
-        if (!WIDE && !STORE && there)
-            s[c] = c < live ? row[c] : 0.0f;
-        if (!STORE && !there)
-            s[c] = 0.0f;
-    }
-}
-
+// Moves the thread's columns, of which `live` exist, between memory and registers.
 template <int PER, bool STORE>
 DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EACH], int32_t part, int32_t live)
 {
@@ -141,10 +118,23 @@ DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EA
 #pragma unroll
     for (int n = 0; n < PER; n++) {
         const int32_t i = state_element(n, part);
-        if (wide)
-            gdn_move_one<STORE, true>(state + (int64_t)i * a->dv, s[n], i < a->dk, live);
-        else
-            gdn_move_one<STORE, false>(state + (int64_t)i * a->dv, s[n], i < a->dk, live);
+        float *row = state + (int64_t)i * a->dv;
+        if (wide) {
+            if (STORE && i < a->dk)
+                *reinterpret_cast<float4 *>(row) = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+            if (!STORE) {
+                const float4 t = i < a->dk ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
+                s[n][0] = t.x, s[n][1] = t.y, s[n][2] = t.z, s[n][3] = t.w;
+            }
+        } else {
+#pragma unroll
+            for (int c = 0; c < STATE_EACH; c++) {
+                if (STORE && c < live && i < a->dk)
+                    row[c] = s[n][c];
+                if (!STORE)
+                    s[n][c] = c < live && i < a->dk ? row[c] : 0.0f;
+            }
+        }
     }
 }
 

@@ -80,7 +80,7 @@ DEVICE struct mamba_block mamba_block_of(const struct mamba_args *a, int32_t l)
     return b;
 }
 
-// One row of the thread's rows of S: S <- decay S + step B^T; with READ the sum with c of row state_column<STATE_EACH>(part), in parts 0 .. 3.
+// One row of the thread's rows of S: S <- decay S + step B^T; with READ the sum with c of row state_column(part), in parts 0 .. 3.
 template <int PER, bool READ>
 DEVICE float mamba_step(float (*s)[STATE_EACH], const float *b, const float *c, const float *step, float decay,
                         int32_t part)
@@ -148,20 +148,19 @@ DEVICE void mamba_bring(const struct mamba_args *a, const struct mamba_block *b,
                         int32_t n, int32_t padded)
 {
     const float *c = a->c + r * a->ldc;
-    stage_rows<true>(s->b, padded, c + mamba_inner(a) + b->group, a->ldc, n, a->state_dim, padded, (int32_t)blockDim.x);
-    stage_rows<true>(s->c, padded, c + mamba_inner(a) + mamba_shared(a) + b->group, a->ldc, n, a->state_dim, padded,
-                     (int32_t)blockDim.x);
-    stage_rows<true>(s->x, MAMBA_ROWS, c + b->at, a->ldc, n, b->width, 0, (int32_t)blockDim.x);
-    stage_rows<true>(s->dt, 1, a->dt + r * a->ldt + b->head, a->ldt, n, 1, 1, (int32_t)blockDim.x);
+    stage_rows<true>(s->b, padded, c + mamba_inner(a) + b->group, a->ldc, n, a->state_dim, padded);
+    stage_rows<true>(s->c, padded, c + mamba_inner(a) + mamba_shared(a) + b->group, a->ldc, n, a->state_dim, padded);
+    stage_rows<true>(s->x, MAMBA_ROWS, c + b->at, a->ldc, n, b->width, 0);
+    stage_rows<true>(s->dt, 1, a->dt + r * a->ldt + b->head, a->ldt, n, 1, 1);
 }
 
 DEVICE void mamba_bring_saved(const struct mamba_args *a, const struct mamba_block *b, const struct mamba_stage *s,
                               const float *saved, int32_t n, int32_t padded)
 {
     const int64_t ld = mamba_saved_width(a);
-    stage_rows<true>(s->b, padded, saved + mamba_inner(a) + b->group, ld, n, a->state_dim, padded, (int32_t)blockDim.x);
-    stage_rows<true>(s->x, MAMBA_ROWS, saved + b->at, ld, n, b->width, 0, (int32_t)blockDim.x);
-    stage_rows<true>(s->dt, 1, saved + mamba_inner(a) + mamba_shared(a) + b->head, ld, n, 1, 1, (int32_t)blockDim.x);
+    stage_rows<true>(s->b, padded, saved + mamba_inner(a) + b->group, ld, n, a->state_dim, padded);
+    stage_rows<true>(s->x, MAMBA_ROWS, saved + b->at, ld, n, b->width, 0);
+    stage_rows<true>(s->dt, 1, saved + mamba_inner(a) + mamba_shared(a) + b->head, ld, n, 1, 1);
 }
 
 template <int PER>

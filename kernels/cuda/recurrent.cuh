@@ -75,15 +75,14 @@ template <int EACH> DEVICE void state_store(float *to, const float (&from)[EACH]
         *reinterpret_cast<float2 *>(to) = make_float2(from[0], from[1]);
 }
 
-// Copies rows 0 .. rows - 1 of n floats (from + r * ld) to shared memory (to + r * stride), zeros up to `padded`, by the first
-// `threads` threads. Without waiting when ASYNC: the caller commits and waits.
+// Copies rows 0 .. rows - 1 of n floats (from + r * ld) to shared memory (to + r * stride), zeros up to `padded`. Without
+// waiting when ASYNC: the caller commits and waits.
 template <bool ASYNC>
 DEVICE void stage_rows(float *to, int32_t stride, const float *from, int64_t ld, int32_t rows, int32_t n,
-                       int32_t padded, int32_t threads)
+                       int32_t padded)
 {
     const bool wide = (((uintptr_t)from | (uintptr_t)(ld * 4)) % 16 == 0) && n % 4 == 0 && stride % 4 == 0;
-    const int32_t width = wide ? n / 4 : n;
-#pragma unroll(ASYNC ? 1 : 4)
+    const int32_t threads = (int32_t)blockDim.x, width = wide ? n / 4 : n;
     for (int32_t i = (int32_t)threadIdx.x; i < rows * width; i += threads) {
         const int32_t r = i / width, at = (i - r * width) * (wide ? 4 : 1);
         float *place = to + r * stride + at;
@@ -100,7 +99,6 @@ DEVICE void stage_rows(float *to, int32_t stride, const float *from, int64_t ld,
                 *place = *source;
         }
     }
-#pragma unroll 1
     for (int32_t i = (int32_t)threadIdx.x; padded > n && i < rows * (padded - n); i += threads)
         to[i / (padded - n) * stride + n + i % (padded - n)] = 0.0f;
 }
