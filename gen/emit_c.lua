@@ -128,12 +128,15 @@ local function program_text(p, constants, out)
         local shape = op.facts.shape and " " .. op.facts.shape or ""
         out(string.format("    // %s%s:%s, %d bytes, %d flops\n", op.where, op.label and " " .. op.label or "", shape, bytes, flops))
         local fields = {}
+        -- A round's rows follow the lanes that it was bound to, a prompt's the rows that it may have.
+        local capacity = p.capacity[op.pass]
+        local rows = p.lanes > 1 and string.format("b->lanes.count * %d", capacity // p.lanes)
+            or p.class == "prompt" and p.name ~= "tail" and string.format("MOST(%d)", capacity) or capacity
         for _, a in ipairs(op.args) do
-            fields[#fields + 1] = string.format(".%s = %s", a[1], operand(a[2], a[3], p, constants))
+            local bounded = op.name == "rows" and a[1] == "capacity" and p.lanes == 1
+            fields[#fields + 1] = string.format(".%s = %s", a[1], bounded and rows or operand(a[2], a[3], p, constants))
         end
         if op.together then out(string.format("    exec_together(e, %d);\n", op.together)) end
-        -- A round's rows follow the lanes that it was bound to.
-        local rows = p.lanes > 1 and string.format("b->lanes.count * %d", p.capacity[op.pass] // p.lanes) or p.capacity[op.pass]
         out(string.format("    RUN(%s, %d, %s, %s);\n", op.name, i - 1, rows, table.concat(fields, ", ")))
     end
     out("}\n")
@@ -165,6 +168,7 @@ local PRELUDE <const> = [[
 #define I(offset) ((int32_t *)(void *)(b->arena + (offset)))
 #define V(offset) ((const float *)(const void *)(b->weights + (offset)))
 #define C(type, offset) ((const type *)(const void *)(b->constants + (offset)))
+#define MOST(rows)      (b->most < (rows) ? b->most : (rows))
 #define RUN(op, number, rows, ...) \
     exec_launch(e, KERNEL_##op, &(const struct op##_args){__VA_ARGS__}, sizeof(struct op##_args), number, rows)
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launches, capture and replay on a GPU: a captured program is a CUDA graph, in two pieces. See exec.h.
+// Launches, capture and replay on a GPU: a captured program is a CUDA graph. See exec.h.
 // Invariant: between exec_capture and exec_sync nothing allocates, waits or decides on the host. A round that is replayed calls the
-// driver once a piece of its graph and for nothing else.
+// driver for its graph and for nothing else.
 
 #include "graphs/exchange.h"
 #include "graphs/exec.h"
@@ -62,21 +62,9 @@ struct held {
 cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units);
 cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units);
 
-// Handing over a graph takes time by its nodes, and the device waits for it; so a program is two graphs, and while the first few
-// launches run the others are handed over.
-enum { PIECES = 2, FIRST_LAUNCHES = 48 };
-
 struct recording {
-    cudaGraphExec_t piece[PIECES];
-    int pieces;
+    cudaGraphExec_t graph;
     struct recording_facts facts;
-};
-
-// A capture that goes on.
-struct capture {
-    cudaGraph_t piece[PIECES];
-    int pieces;   // that are whole
-    int launches; // of this one
 };
 
 // Of waiting: how often to ask the driver, and when to let go of the core.
@@ -98,8 +86,7 @@ struct exec {
     int units;
     bool told; // the program that runs says itself when it is done
     struct exec_times times;
-    int first_launches; // of a graph's first piece; 0: graphs are whole
-    struct capture *capture;
+    bool capturing;
     int together, held_count; // launches of the step, and how many of them are held
     struct held held[STEP_MOST];
 };
@@ -139,8 +126,6 @@ struct exec *exec_open(const struct exec_options *options, struct error *error)
         free(exec);
         return NULL;
     }
-    const char *first = getenv("GRAPH_FIRST"); // for comparison
-    exec->first_launches = first ? atoi(first) : FIRST_LAUNCHES;
     cudaEventCreate(&exec->start);
     cudaEventCreate(&exec->stop);
     return exec;
@@ -312,21 +297,9 @@ void exec_together(struct exec *exec, int count)
         exec->together = count;
 }
 
-// Ends the first piece of a capture when it has its launches.
-static void next_piece(struct exec *exec)
-{
-    struct capture *c = exec->capture;
-    if (c->launches++ != exec->first_launches || exec->first_launches == 0 || c->pieces + 1 == PIECES)
-        return;
-    note(exec, cudaStreamEndCapture(exec->stream, &c->piece[c->pieces++]), -1);
-    note(exec, cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal), -1);
-}
-
 void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
 {
-    if (exec->capture && exec->held_count == 0)
-        next_piece(exec);
-    if (exec->capture && exec->status != cudaSuccess)
+    if (exec->capturing && exec->status != cudaSuccess)
         return; // it has failed, and the stream may not be captured any more
     if (!exec->together || bytes > ARGS_MOST) {
         exec->together = exec->held_count ? exec->together : 0;
@@ -350,37 +323,33 @@ static int64_t bytes_of(size_t before, size_t after, size_t launches)
     return taken < most ? taken : most;
 }
 
-static cudaError_t capture(struct exec *exec, struct capture *c, void (*emit)(struct exec *, const struct bind *),
-                           const struct bind *bind)
+static cudaError_t capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind,
+                           cudaGraph_t *graph)
 {
     cudaError_t status = cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal);
     if (status != cudaSuccess)
         return status;
-    exec->capture = c;
+    exec->capturing = true;
     take(exec);
     emit(exec, bind);
     if (exec->status == cudaSuccess)
         give(exec);
-    exec->capture = NULL;
+    exec->capturing = false;
     exec->together = exec->held_count = 0;
-    status = cudaStreamEndCapture(exec->stream, &c->piece[c->pieces++]);
+    status = cudaStreamEndCapture(exec->stream, graph);
     return exec->status != cudaSuccess ? exec->status : status;
 }
 
-// Makes graphs of what was captured and puts them on the device, so that the first replay is as fast as the others.
-static cudaError_t instantiate(struct exec *exec, const struct capture *c, struct recording *r)
+// Makes a graph of what was captured and puts it on the device, so that the first replay is as fast as the others.
+static cudaError_t instantiate(struct exec *exec, cudaGraph_t graph, struct recording *r)
 {
-    cudaError_t status = cudaSuccess;
-    for (int i = 0; i < c->pieces && status == cudaSuccess; i++) {
-        size_t nodes = 0;
-        status = cudaGraphGetNodes(c->piece[i], NULL, &nodes);
-        if (status == cudaSuccess)
-            status = cudaGraphInstantiate(&r->piece[r->pieces], c->piece[i], 0);
-        if (status != cudaSuccess)
-            break;
-        r->facts.launches += (int)nodes;
-        status = cudaGraphUpload(r->piece[r->pieces++], exec->stream);
-    }
+    size_t nodes = 0;
+    cudaError_t status = cudaGraphGetNodes(graph, NULL, &nodes);
+    r->facts.launches = (int)nodes;
+    if (status == cudaSuccess)
+        status = cudaGraphInstantiate(&r->graph, graph, 0);
+    if (status == cudaSuccess)
+        status = cudaGraphUpload(r->graph, exec->stream);
     // Another thread, whose stream is another one, may replay it.
     return status == cudaSuccess ? cudaStreamSynchronize(exec->stream) : status;
 }
@@ -389,22 +358,21 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
                                const struct bind *bind, int64_t *bytes)
 {
     struct recording *r = calloc(1, sizeof *r);
-    struct capture c = {0};
+    cudaGraph_t graph = NULL;
     size_t before = 0, after = 0, total = 0;
     *bytes = 0;
     if (!r)
         return NULL;
     cudaMemGetInfo(&before, &total);
     const double start = seconds_now();
-    cudaError_t status = capture(exec, &c, emit, bind);
+    cudaError_t status = capture(exec, emit, bind, &graph);
     const double captured = seconds_now();
     if (status == cudaSuccess)
-        status = instantiate(exec, &c, r);
+        status = instantiate(exec, graph, r);
     r->facts.capture_seconds = captured - start;
     r->facts.instantiate_seconds = seconds_now() - captured;
-    for (int i = 0; i < c.pieces; i++)
-        if (c.piece[i])
-            cudaGraphDestroy(c.piece[i]);
+    if (graph)
+        cudaGraphDestroy(graph);
     cudaMemGetInfo(&after, &total);
     r->facts.bytes = bytes_of(before, after, (size_t)r->facts.launches) + (int64_t)sizeof *r;
     *bytes = r->facts.bytes;
@@ -421,20 +389,17 @@ void exec_replay(struct exec *exec, const struct recording *recording)
 {
     const double start = seconds_now();
     number(exec);
-    for (int i = 0; i < recording->pieces; i++) {
-        note(exec, cudaGraphLaunch(recording->piece[i], exec->stream), -1);
-        if (i == 0)
-            exec->times.begun = seconds_now();
-    }
-    exec->times.call = seconds_now() - start;
+    note(exec, cudaGraphLaunch(recording->graph, exec->stream), -1);
+    exec->times.begun = seconds_now();
+    exec->times.call = exec->times.begun - start;
 }
 
 void exec_forget(struct recording *recording)
 {
     if (!recording)
         return;
-    for (int i = 0; i < recording->pieces; i++)
-        cudaGraphExecDestroy(recording->piece[i]);
+    if (recording->graph)
+        cudaGraphExecDestroy(recording->graph);
     free(recording);
 }
 

@@ -30,7 +30,23 @@ static int32_t first_written(const struct engine *e, const struct slot *slot)
     return first > 0 ? first / e->options.page : 0;
 }
 
-static struct bind bind_lanes(struct engine *e, struct slot *const *slots, int count)
+enum { LEAST_ROWS = 32, ROWS_STEP = 4 }; // sizes that prompt passes are launched for: 32, 128, 512 ...
+
+// Rows that a launch of the program is made for: those of the lanes rounded up, since a short prompt should not wait for the blocks of a
+// long one. The head may lag behind the trunk by a window.
+static int32_t rows_for(const struct program *program, struct slot *const *slots, int count)
+{
+    int32_t rows = MAX_WINDOW, most = LEAST_ROWS;
+    if (program != model.plain_prompt && program != model.prompt)
+        return program->rows;
+    for (int i = 0; i < count; i++)
+        rows += slots[i] ? slots[i]->lane->rows : 0;
+    while (most < rows)
+        most *= ROWS_STEP;
+    return most < program->rows ? most : program->rows;
+}
+
+static struct bind bind_lanes(struct engine *e, const struct program *program, struct slot *const *slots, int count)
 {
     struct round_block *block = e->block.device;
     struct bind b = {.arena = e->arena,
@@ -40,7 +56,8 @@ static struct bind bind_lanes(struct engine *e, struct slot *const *slots, int c
                      .rows = e->weights.rows.device,
                      .result = block->result,
                      .failed = &block->failed,
-                     .kv_encoding = e->kv_encoding};
+                     .kv_encoding = e->kv_encoding,
+                     .most = rows_for(program, slots, count)};
     b.lanes.page = e->options.page;
     b.lanes.pages = e->pages.arena;
     b.lanes.page_bytes = e->pages.page_bytes;
@@ -64,7 +81,7 @@ static struct graph_key key_of(const struct engine *e, const struct program *pro
 {
     struct graph_key key = {.program = program,
                             .lanes = b->lanes.count,
-                            .rows = program->rows,
+                            .rows = b->most,
                             .generation = e->pages.generation,
                             .kv_encoding = e->kv_encoding};
     for (int i = 0; i < b->lanes.count; i++) {
@@ -82,11 +99,11 @@ static bool is_prompt(const struct program *p)
 
 void engine_capture(struct engine *e, struct slot *const *slots, int count)
 {
-    struct bind b = bind_lanes(e, slots, count);
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];
-        if ((is_prompt(p) && count > 1) || graph_store_bytes(e->graphs) > GRAPHS_WARM)
-            continue; // half of the budget is for what is seen later
+        if (is_prompt(p) || graph_store_bytes(e->graphs) > GRAPHS_WARM)
+            continue; // prompts have keys by their lengths; half of the budget is for what is seen later
+        struct bind b = bind_lanes(e, p, slots, count);
         struct graph_key key = key_of(e, p, &b, slots);
         graph_store_warm(e->graphs, e->exec, &key, &b);
     }
@@ -119,7 +136,7 @@ bool engine_launch(struct engine *e, const struct program *program, struct slot 
 {
     if (!engine_wait(e, error))
         return false;
-    struct bind b = bind_lanes(e, slots, count);
+    struct bind b = bind_lanes(e, program, slots, count);
     struct graph_key key = key_of(e, program, &b, slots);
     engine_block(e)->failed = 0;
     if (e->options.eager)

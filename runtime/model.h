@@ -25,6 +25,7 @@ struct bind {
     int32_t *result;               // [MAX_LANES][1 + MAX_WINDOW]: count and new tokens
     int32_t *failed;               // set by kernels that could not read a row
     int32_t kv_encoding;
+    int32_t most; // rows of a pass of a prompt, the tail's apart: launches are made for so many
 };
 
 // One op of a program, for info and bench: where it came from, what it moves.

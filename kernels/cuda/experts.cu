@@ -3,8 +3,8 @@
 // experts_up_args and experts_down_args, decode class: a unit of work is an expert that some row chose, some of its pairs of
 // panels, and all rows that chose it, so that its weights are read once.
 //
-// There is no grouping beforehand: every block lists the experts from the ids, each at its first (row, slot), and walks the
-// units with a stride.
+// There is no grouping beforehand: every block lists the experts from the ids, each at its first (row, slot), and takes a run of
+// neighbouring units.
 // Invariant: a (row, slot) is a column of the products of its own; nothing of it depends on the other columns.
 
 #include "kernels/cuda/linear.cuh"
@@ -128,13 +128,19 @@ __device__ __forceinline__ int choose(const experts_chosen &c, int slots, int ex
 
 // Unit `unit`: an expert, the first of its pairs, and the part of the list that chose it.
 struct experts_unit {
-    int32_t expert, first, from, count;
+    int32_t which, expert, first, from, count; // which: of the listed experts
 };
+
+// The first of the units of block `block` of `blocks`: neighbours, which are mostly about the same rows of x.
+__device__ __forceinline__ int experts_begin(const experts_plan &plan, const experts_chosen &c, unsigned block)
+{
+    return share_begin(c.count * plan.groups, (int)block, (int)gridDim.x);
+}
 
 __device__ __forceinline__ experts_unit experts_unit_at(const experts_plan &plan, const experts_chosen &c, int unit)
 {
     const int which = unit / plan.groups, from = c.offset[which];
-    return {c.ids[c.first[which]], (unit - which * plan.groups) * plan.pairs, from, c.offset[which + 1] - from};
+    return {which, c.ids[c.first[which]], (unit - which * plan.groups) * plan.pairs, from, c.offset[which + 1] - from};
 }
 
 // The warp that puts. An expert that more rows chose than a tile holds comes once for each tile.
@@ -143,7 +149,8 @@ __device__ __forceinline__ void experts_put(const experts_plan &plan, const expe
 {
     int put = 0;
     auto go_on = []() { return true; };
-    for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
+    const int end = experts_begin(plan, c, blockIdx.x + 1);
+    for (int unit = experts_begin(plan, c, blockIdx.x); unit < end; unit++) {
         const experts_unit u = experts_unit_at(plan, c, unit);
         for (int first = 0; first < u.count; first += 1 << plan.room.shift)
             for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
@@ -161,9 +168,10 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
                                              int64_t ldx, int divisor, unsigned char *memory, const FINISH &finish)
 {
     const int warp = threadIdx.x >> 5, wide = 32 << plan.room.shift, most = 1 << plan.room.shift;
-    int turn = 0;
+    const int end = experts_begin(plan, c, blockIdx.x + 1);
+    int turn = 0, held = -1; // held: the (row, slot) that the window begins with
     share s = share_open(plan.room, plan.splits, memory);
-    for (int unit = blockIdx.x; unit < c.count * plan.groups; unit += gridDim.x) {
+    for (int unit = experts_begin(plan, c, blockIdx.x); unit < end; unit++) {
         const experts_unit u = experts_unit_at(plan, c, unit);
         s.expert = u.expert;
         s.pair = u.first + s.own;
@@ -175,8 +183,9 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
                   *of_up = gate ? room_sums(plan.room, memory, turn + 1) : of_gate;
             turn += gate ? 2 : 1;
             s.tile = {x, ldx, c.list + u.from, divisor, first, rows, up->k, plan.room.aligned, NULL, 0};
-            if (c.pairs != divisor) // else all of it is about the same row of x
+            if (held != u.from + first && c.pairs != divisor) // else all of it is about the same row of x
                 s.x.from = s.x.to = 0;
+            held = u.from + first;
             for (int matrix = gate ? 0 : 1; matrix < 2; matrix++) {
                 const stage_source &source = matrix ? plan.up : plan.gate;
                 s.w = matrix ? up : gate;
@@ -292,15 +301,20 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
         plan.groups = (pairs + WARPS / 2 - 1) / (WARPS / 2);
     }
     plan.pairs = WARPS / plan.splits;
-    plan.up = stage_source_make(w, plan.splits, stage_limit());
-    if (other)
-        plan.gate = stage_source_make(other, plan.splits, stage_limit());
-    const int tile = tile_rows_for(rows);
-    int slot = stage_bytes(w, plan.splits, stage_limit());
-    if (other && stage_bytes(other, plan.splits, stage_limit()) > slot)
-        slot = stage_bytes(other, plan.splits, stage_limit());
-    plan.room = room_plan_make(blocks, tile < EXPERT_TILE_ROWS ? tile : EXPERT_TILE_ROWS, slot, plan.up.step,
-                               other ? 4 : 2, chosen_bytes(rows * slots), shared);
+    const int tile = tile_rows_for(rows) < EXPERT_TILE_ROWS ? tile_rows_for(rows) : EXPERT_TILE_ROWS;
+    const int64_t bytes = stage_weight_bytes(w) * (other ? 2 : 1) * slots * rows;
+    for (int number = 0; number < STAGE_RULES; number++) {
+        const stage_rule rule = stage_rule_at(number, bytes);
+        plan.up = stage_source_make(w, plan.splits, rule);
+        int slot = stage_bytes(w, plan.splits, rule);
+        if (other) {
+            plan.gate = stage_source_make(other, plan.splits, rule);
+            slot = stage_bytes(other, plan.splits, rule) > slot ? stage_bytes(other, plan.splits, rule) : slot;
+        }
+        plan.room = room_plan_make(blocks, tile, slot, plan.up.step, other ? 4 : 2, chosen_bytes(rows * slots), shared);
+        if (plan.room.slots >= SLOTS_LEAST)
+            break;
+    }
     plan.room.aligned = rows_aligned(x, ldx);
     return plan;
 }

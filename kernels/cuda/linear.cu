@@ -144,19 +144,21 @@ __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const
     if (slices == 1)
         return;
     unsigned int *counter = slice_counter + plan.part[u.part].counter + place;
-    __threadfence();
     some_wait(TAKERS);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) { // a fence of one thread behind a barrier of all is a fence of all
+        __threadfence();
         *arrived = atomicAdd(counter, 1u);
+        __threadfence();
+    }
     some_wait(TAKERS);
     if (*arrived != (unsigned int)slices - 1)
         return;
-    __threadfence();
     for (int i = begin; i < all; i += TAKERS) {
+        const float *from = partial + i; // moves on: sixteen addresses would take as many registers
         float t[SLICES_MOST], v;
 #pragma unroll
-        for (int s = 0; s < SLICES_MOST; s++)
-            t[s] = s < slices ? __ldcg(partial + s * all + i) : 0.0f;
+        for (int s = 0; s < SLICES_MOST; s++, from += all)
+            t[s] = s < slices ? __ldcg(from) : 0.0f;
         v = t[0];
 #pragma unroll
         for (int s = 1; s < SLICES_MOST; s++)
@@ -246,10 +248,34 @@ static void cut(struct linear_plan *plan, const struct linear_args *a, int block
         }
 }
 
+// The sources of the parts, and where a block's memory goes: stages as long as leaves place for enough of them.
+static void linear_room(linear_plan *plan, const struct linear_args *a, int blocks, int64_t rows, size_t *shared)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < a->parts; i++)
+        bytes += stage_weight_bytes(&a->part[i].w);
+    for (int number = 0; number < STAGE_RULES; number++) {
+        const stage_rule rule = stage_rule_at(number, bytes);
+        int slot = 0, most = 0;
+        for (int i = 0; i < a->parts; i++) {
+            const int length = stage_bytes(&a->part[i].w, plan->splits, rule);
+            plan->part[i].source = stage_source_make(&a->part[i].w, plan->splits, rule);
+            if (plan->step.y)
+                plan->part[i].source.stride = plan->step.dim / 16;
+            slot = length > slot ? length : slot;
+            most = plan->part[i].source.step > most ? plan->part[i].source.step : most;
+        }
+        plan->room = room_plan_make(blocks / plan->slices + 1, tile_rows_for(rows), slot, most, 2, 0, shared);
+        if (plan->room.slots >= SLOTS_LEAST)
+            break;
+    }
+    plan->room.aligned = rows_aligned(a->x, a->ldx);
+}
+
 static linear_plan linear_plan_make(const struct linear_args *a, const linear_step *step, int64_t rows, size_t *shared)
 {
     linear_plan plan = {};
-    int blocks = (a->k + 31) / 32, counter = 0, slot = 0, most = 0;
+    int blocks = (a->k + 31) / 32, counter = 0;
     int64_t partial = 0;
     if (step)
         plan.step = *step;
@@ -263,9 +289,6 @@ static linear_plan linear_plan_make(const struct linear_args *a, const linear_st
     plan.tiles = (int)((rows + tile_rows_for(rows) - 1) / tile_rows_for(rows));
     for (int i = 0; i < a->parts; i++) {
         const int each = plan.pairs, groups = (weight_pairs(&a->part[i].w) + each - 1) / each;
-        plan.part[i].source = stage_source_make(&a->part[i].w, plan.splits, stage_limit());
-        if (plan.step.y)
-            plan.part[i].source.stride = plan.step.dim / 16;
         plan.part[i].first = plan.units;
         plan.part[i].groups = groups;
         plan.part[i].counter = counter;
@@ -275,14 +298,10 @@ static linear_plan linear_plan_make(const struct linear_args *a, const linear_st
             partial += (int64_t)groups * each * plan.slices * 32 * tile_rows_for(rows) * plan.tiles;
             counter += groups * plan.tiles;
         }
-        const int bytes = stage_bytes(&a->part[i].w, plan.splits, stage_limit());
-        slot = bytes > slot ? bytes : slot;
-        most = plan.part[i].source.step > most ? plan.part[i].source.step : most;
     }
     if (counter > COUNTERS)
         plan.units = 0;
-    plan.room = room_plan_make(blocks / plan.slices + 1, tile_rows_for(rows), slot, most, 2, 0, shared);
-    plan.room.aligned = rows_aligned(a->x, a->ldx);
+    linear_room(&plan, a, blocks, rows, shared);
     return plan;
 }
 

@@ -57,9 +57,22 @@ static inline bool roomy(void)
     return shared_most() >= 200 * 1024;
 }
 
-static inline int stage_limit(void)
+enum { STAGE_RULES = 4, SLOTS_LEAST = 3, STAGES_LEAST = 8 };
+
+// The rules of a launch that reads `bytes` of weights, longest stages first: a block should have STAGES_LEAST of them, and the ring place for
+// SLOTS_LEAST.
+static inline stage_rule stage_rule_at(int number, int64_t bytes)
 {
-    return (roomy() ? 66 : 33) * 1024;
+    const int32_t limit = (roomy() ? 66 : 33) * 1024, longest = limit / 4 * (4 - number);
+    const int64_t each = bytes / BLOCKS_AT_ONCE / STAGES_LEAST;
+    return {limit, number == STAGE_RULES - 1 ? 0 : each < longest ? (int32_t)each : longest};
+}
+
+// Bytes of w's codes and scales, of one expert.
+static inline int64_t stage_weight_bytes(const struct weight *w)
+{
+    return (int64_t)weight_pairs(w) * 2 * ((w->k + 31) / 32) *
+           (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
 }
 
 static inline int tile_rows_for(int64_t rows)

@@ -28,19 +28,26 @@ __host__ __device__ constexpr int ring_scale_bytes(int encoding)
                                                           : 0;
 }
 
-// Blocks of a stage of w when `splits` warps share a pair: all of k where that fits into `limit` bytes, for then the unit's panels
-// are neighbours in the pack, else one or two a warp. Which warp has a block does not depend on it.
-static inline int stage_step(const struct weight *w, int splits, int limit)
+// How long stages are: all of k where a stage of that fits into `limit` bytes, for then the unit's panels are neighbours in the
+// pack; else one or two blocks a warp, or what fits into `long_limit`: a stage costs the warp that puts about a microsecond,
+// but the first one of a kernel is waited for as a whole. Which warp has a block does not depend on it.
+struct stage_rule {
+    int32_t limit, long_limit;
+};
+
+// Blocks of a stage of w when `splits` warps share a pair.
+static inline int stage_step(const struct weight *w, int splits, const stage_rule &rule)
 {
     const int bytes = 2 * WARPS * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
-    const int each = ((w->k + 31) / 32 + splits - 1) / splits;
-    return splits * (bytes * each <= limit ? each : bytes * 4 <= limit ? 2 : 1);
+    const int each = ((w->k + 31) / 32 + splits - 1) / splits, few = bytes * 4 <= rule.limit ? 2 : 1;
+    const int fit = rule.long_limit / bytes > few ? rule.long_limit / bytes : few;
+    return splits * (bytes * each <= rule.limit || each < fit ? each : fit);
 }
 
 // Bytes of a slot that holds stages of w.
-static inline int stage_bytes(const struct weight *w, int splits, int limit)
+static inline int stage_bytes(const struct weight *w, int splits, const stage_rule &rule)
 {
-    return 2 * (WARPS / splits) * stage_step(w, splits, limit) *
+    return 2 * (WARPS / splits) * stage_step(w, splits, rule) *
            (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
 }
 
@@ -59,7 +66,7 @@ struct stage_source {
     int32_t stride;                         // panels from a pair of a unit to the next
 };
 
-static inline stage_source stage_source_make(const struct weight *w, int splits, int limit)
+static inline stage_source stage_source_make(const struct weight *w, int splits, const stage_rule &rule)
 {
     stage_source s = {w->data, w->scale, w->data_stride, w->scale_stride};
     s.blocks = (w->k + 31) / 32;
@@ -69,7 +76,7 @@ static inline stage_source stage_source_make(const struct weight *w, int splits,
     s.panel_bytes = s.blocks * s.data_bytes;
     s.scale_panel = scale_panel_bytes(w);
     s.shift = group_shift(w);
-    s.step = stage_step(w, splits, limit);
+    s.step = stage_step(w, splits, rule);
     s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
     s.stride = 2;
     return s;

@@ -302,7 +302,7 @@ __device__ __forceinline__ float reduced(const float *sums, int splits, int apar
 // First block of share `share` of `shares`.
 __host__ __device__ __forceinline__ int share_begin(int blocks, int share, int shares)
 {
-    return (int)((int64_t)blocks * share / shares);
+    return (int)((unsigned)blocks * (unsigned)share / (unsigned)shares);
 }
 
 __device__ __forceinline__ float activate(float v, int activation)

@@ -51,9 +51,10 @@ typedef struct fake_graph *cudaGraph_t, *cudaGraphExec_t;
 static struct {
     struct fake_graph queue, *capture; // what is launched and not done; what is being captured
     int patience, asked;
-    int launches, queries, waits, others;        // calls; launches: of graphs and of kernels that run
-    int kernels, uploads, instances, fail_begin; // fail_begin: this many captures from now cannot begin
-    cudaError_t broken;                          // what the device fails with
+    int launches, queries, waits, others; // calls; launches: of graphs and of kernels that run
+    int kernels, uploads, instances;
+    bool fail_end;      // the next capture is found broken when it ends
+    cudaError_t broken; // what the device fails with
 } fake;
 
 static inline void fake_run(struct fake_graph *g)
@@ -110,8 +111,6 @@ static inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode)
 {
     (void)stream, (void)mode;
-    if (fake.fail_begin && --fake.fail_begin == 0)
-        return cudaErrorMemoryAllocation;
     fake.capture = calloc(1, sizeof *fake.capture);
     return cudaSuccess;
 }
@@ -119,8 +118,11 @@ static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode)
 static inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
     (void)stream;
-    *graph = fake.capture;
+    if (fake.fail_end)
+        free(fake.capture);
+    *graph = fake.fail_end ? NULL : fake.capture;
     fake.capture = NULL;
+    fake.fail_end = false;
     return *graph ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
 }
 
