@@ -133,6 +133,7 @@ struct bench_delta {
 
 extern "C" cudaError_t cuda_conv_gdn_norm(cudaStream_t, const void *const *, int);
 
+// One after the other, these read states that the one before may still write: the bits are those of no order, the time is right.
 static cudaError_t bench_delta_step(cudaStream_t stream, const struct bench_delta *d, int rows)
 {
     const void *args[] = {&d->conv, &d->gdn, &d->norm};

@@ -91,6 +91,18 @@ static void delta_pass(struct delta *d, int most, bool direct)
     d->conv.direct = d->gdn.direct = direct;
 }
 
+// Rows of one lane, more than are staged at a time.
+static void delta_long_pass(struct delta *d)
+{
+    int l = 0;
+    while (!d->lane[l])
+        l++;
+    pass_clear(d->pass);
+    d->lane[l]->fold = 2;
+    pass_add(d->pass, l, 50, d->gdn.lanes.count * MAX_WINDOW - 5);
+    d->conv.direct = d->gdn.direct = 1;
+}
+
 enum fault { FAULT_NONE, FAULT_OUTPUT, FAULT_STATE };
 
 // Whether the step leaves what the three ops leave, in memory that both find alike.
@@ -145,14 +157,28 @@ static void test_deltanet_refusals(void)
     ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and heads of 24");
     d = delta_begin(1, 2, 100, 32, 2, 0);
     ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and keys of 100");
+    d = delta_begin(1, 3, 32, 32, 2, 0);
+    ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and an odd number of value heads");
+    d = delta_begin(1, 10, 32, 32, 2, 0);
+    ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: and ten value heads a key head");
 }
 
 static void test_deltanet(void)
 {
     // Key heads, value heads, dk, dv, lanes, null lanes.
-    static const int shapes[][6] = {{16, 48, 128, 128, 1, 0}, {16, 32, 128, 128, 2, 0}, {1, 3, 128, 128, 8, 0x12},
+    static const int shapes[][6] = {{16, 48, 128, 128, 1, 0}, {16, 32, 128, 128, 2, 0}, {2, 6, 128, 128, 8, 0x12},
                                     {2, 6, 32, 16, 8, 0x81},  {1, 4, 64, 32, 5, 0},     {1, 2, 64, 128, 3, 2},
                                     {2, 2, 32, 64, 4, 8}};
+    int device = 0, major = 0;
+    test_deltanet_refusals();
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (major < 9) {
+        struct delta d = delta_begin(2, 4, 32, 32, 2, 0);
+        const void *args[] = {&d.conv, &d.gdn, &d.norm};
+        ok(cuda_conv_gdn_norm(0, args, 2) == cudaErrorNotSupported, "deltanet: declined where there are no clusters");
+        return;
+    }
     for (const int *s : shapes) {
         struct delta d = delta_begin(s[0], s[1], s[2], s[3], s[4], (unsigned)s[5]);
         for (int direct = 0; direct < 2; direct++) {
@@ -161,15 +187,18 @@ static void test_deltanet(void)
                 delta_pass(&d, most, direct);
                 equal = delta_same(&d, FAULT_NONE) && equal;
             }
+            if (direct)
+                delta_long_pass(&d);
+            equal = delta_same(&d, FAULT_NONE) && equal;
             ok(equal, "deltanet %d/%d x %d x %d, %d lanes, %s: the bits of its ops", s[0], s[1], s[2], s[3], s[4],
                direct ? "direct" : "windows");
         }
+        delta_pass(&d, 3, true);
         if (s[0] < 16) {
             ok(!delta_same(&d, FAULT_OUTPUT), "deltanet: another epsilon is found");
             ok(!delta_same(&d, FAULT_STATE), "deltanet: another decay is found in the state");
         }
     }
-    test_deltanet_refusals();
 }
 
 #endif

@@ -28,6 +28,16 @@ static __device__ __forceinline__ void cluster_arrive(void)
 #endif
 }
 
+// The same by threads that have done nothing but reading that matters to the others, and have what they read: it orders no writes.
+static __device__ __forceinline__ void cluster_arrive_read(void)
+{
+#if defined(CUDA_FIBERS)
+    fake_cluster_arrive();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
 static __device__ __forceinline__ void cluster_wait(void)
 {
 #if defined(CUDA_FIBERS)

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(ROWS_THREADS) rows_kernel(const __grid_constan
     __shared__ const int32_t *tokens[MAX_LANES];
     const int32_t thread = threadIdx.x;
     pdl_wait();
-    pdl_trigger();
+    pdl_trigger(); // after the wait: gdn_step.cu reads states before its own, and relies on it
     if (thread < WARP) {
         const struct lane *lane = thread < a.lanes.count ? a.lanes.lane[thread] : NULL;
         int32_t first = 0, next = 0, rows = lane ? rows_of(&a, lane, &first, &next) : 0, before = 0, mine = 0;

@@ -166,6 +166,12 @@ __device__ __forceinline__ void stage_wait(uint64_t *barrier, uint32_t parity)
     while (!done);
 }
 #endif
+
+// A barrier of the first `threads` threads of a block.
+__device__ __forceinline__ void some_wait(int threads)
+{
+    asm volatile("barrier.sync 1, %0;" ::"r"(threads) : "memory");
+}
 #endif
 
 __device__ __forceinline__ float bits_float(uint32_t u)

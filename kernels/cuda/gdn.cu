@@ -33,12 +33,52 @@ DEVICE struct gdn_block gdn_block_of(const struct gdn_args *a, int32_t l)
     return b;
 }
 
+// n saved rows from row `base` of the window on.
+DEVICE void gdn_stage_saved(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s,
+                            const float *saved, int32_t base, int32_t n, int32_t padded)
+{
+    const int64_t ld = gdn_saved_width(a);
+    const float *from = saved + base * ld, *scalars = from + b->keys + b->values + b->head;
+    stage_rows<true>(s->k, s->stride, from + b->key, ld, n, a->dk, padded);
+    stage_rows<true>(s->v, s->stride, from + b->keys + (int64_t)b->head * a->dv + b->first, ld, n, b->width, 0);
+    stage_rows<true>(s->decay, s->stride, scalars, ld, n, 1, 1);
+    stage_rows<true>(s->beta, s->stride, scalars + a->nv, ld, n, 1, 1);
+}
+
+// Moves the thread's columns, of which `live` exist, between memory and registers.
+template <int PER, bool STORE>
+DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EACH], int32_t part, int32_t live)
+{
+    const bool wide = live >= STATE_EACH && (a->dv % 4 | (int32_t)((uintptr_t)state & 15)) == 0;
+#pragma unroll
+    for (int n = 0; n < PER; n++) {
+        const int32_t i = state_element(n, part);
+        float *row = state + (int64_t)i * a->dv;
+        if (wide) {
+            if (STORE && i < a->dk)
+                *reinterpret_cast<float4 *>(row) = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+            if (!STORE) {
+                const float4 t = i < a->dk ? *reinterpret_cast<const float4 *>(row) : make_float4(0, 0, 0, 0);
+                s[n][0] = t.x, s[n][1] = t.y, s[n][2] = t.z, s[n][3] = t.w;
+            }
+        } else {
+#pragma unroll
+            for (int c = 0; c < STATE_EACH; c++) {
+                if (STORE && c < live && i < a->dk)
+                    row[c] = s[n][c];
+                if (!STORE)
+                    s[n][c] = c < live && i < a->dk ? row[c] : 0.0f;
+            }
+        }
+    }
+}
+
 // n rows from row r of the pass on, prepared here from the convolution's output.
 DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
                           int32_t n, int32_t padded)
 {
     const float *c = a->c + r * a->ldc + b->key;
-    gdn_stage_keys<GDN_MANY>(s, c, c + b->keys, a->ldc, n, a->dk, padded, (int32_t)blockDim.x);
+    gdn_stage_keys<GDN_MANY>(s, c, c + b->keys, a->ldc, n, a->dk, padded);
     stage_rows<false>(s->v, s->stride, a->c + r * a->ldc + 2 * b->keys + (int64_t)b->head * a->dv + b->first, a->ldc, n,
                       b->width, 0);
     for (int32_t t = (int32_t)threadIdx.x; t < n; t += (int32_t)blockDim.x)
@@ -88,8 +128,8 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
     if (!lane || a.pass->lane_rows[l] == 0)
         return;
     const struct gdn_block b = gdn_block_of(&a, l);
-    const int32_t room = T * gdn_stage_stride(PADDED, b.columns, 1, 1);
-    const struct gdn_stage first = gdn_stage_at(shared, PADDED, b.columns, 1, 1);
+    const int32_t room = T * gdn_stage_stride(PADDED, b.columns);
+    const struct gdn_stage first = gdn_stage_at(shared, PADDED, b.columns);
     const int32_t fold = lane->fold;
     const int32_t live = b.width - column;
     float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
@@ -97,7 +137,7 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
     float *saved = gdn_saved(&a, lane->run), state[PER][STATE_EACH];
     gdn_move<PER, false>(&a, home, state, part, live);
     // What the first rows need is under way before the first barrier.
-    const struct gdn_stage rows = gdn_stage_at(shared + (FUSED ? room : 0), PADDED, b.columns, 1, 1);
+    const struct gdn_stage rows = gdn_stage_at(shared + (FUSED ? room : 0), PADDED, b.columns);
     const int32_t start = (int32_t)(b.rows < T ? b.rows : T);
     struct gdn_stage own; // as the thread reads it
     for (int32_t base = 0; base < fold || base == 0; base += T) {
@@ -109,8 +149,8 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
             gdn_stage_raw(&a, &b, &rows, b.row, start, PADDED);
         __pipeline_wait_prior(0);
         __syncthreads();
-        own = gdn_stage_of(first, column, 0);
-        gdn_fold<PER, true>(&own, n, state, part);
+        own = gdn_stage_of(first, column);
+        gdn_fold<PER>(&own, n, state, part);
         __syncthreads();
     }
     if (fold > 0 && !a.direct)
@@ -125,8 +165,8 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
                 gdn_stage_raw(&a, &b, &rows, b.row + at, n, PADDED);
                 __syncthreads();
             }
-            own = gdn_stage_of(rows, column, 0);
-            gdn_run<PER, true>(&own, n, state, part, live, y + at * a.ldy, a.ldy);
+            own = gdn_stage_of(rows, column);
+            gdn_run<PER>(&own, n, state, part, live, y + at * a.ldy, a.ldy);
             if (!a.direct && at == 0)
                 cluster_wait();
             if (!a.direct)
@@ -137,16 +177,15 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
         __pipeline_commit();
         for (int64_t at = 0, which = 0; at < b.rows; at += T, which ^= 1) {
             const int64_t next = at + T, left = b.rows - next;
-            const struct gdn_stage here = gdn_stage_at(shared + which * room, PADDED, b.columns, 1, 1);
-            const struct gdn_stage there = gdn_stage_at(shared + (which ^ 1) * room, PADDED, b.columns, 1, 1);
+            const struct gdn_stage here = gdn_stage_at(shared + which * room, PADDED, b.columns);
+            const struct gdn_stage there = gdn_stage_at(shared + (which ^ 1) * room, PADDED, b.columns);
             if (left > 0)
                 gdn_stage_prepared(&a, &b, &there, b.row + next, (int32_t)(left < T ? left : T), PADDED);
             __pipeline_commit();
             __pipeline_wait_prior(1);
             __syncthreads();
-            own = gdn_stage_of(here, column, 0);
-            gdn_run<PER, true>(&own, (int32_t)(b.rows - at < T ? b.rows - at : T), state, part, live, y + at * a.ldy,
-                               a.ldy);
+            own = gdn_stage_of(here, column);
+            gdn_run<PER>(&own, (int32_t)(b.rows - at < T ? b.rows - at : T), state, part, live, y + at * a.ldy, a.ldy);
             __syncthreads();
         }
     }
@@ -208,7 +247,7 @@ template <int PER, int T, bool FUSED>
 static cudaError_t gdn_launch(cudaStream_t stream, const struct gdn_args *a, int32_t columns, unsigned cluster)
 {
     const dim3 grid((unsigned)a->nv * blocks_for(a->dv, columns), (unsigned)a->lanes.count);
-    const size_t floats = (size_t)(T * gdn_stage_stride(STATE_PARTS * PER, columns, 1, 1)) * 2;
+    const size_t floats = (size_t)(T * gdn_stage_stride(STATE_PARTS * PER, columns)) * 2;
     return launch_cluster(stream, grid, (unsigned)(columns / STATE_COLUMNS * WARP), floats * sizeof(float), cluster,
                           gdn_kernel<PER, T, FUSED>, *a);
 }

@@ -71,15 +71,15 @@ DEVICE void gdn_scalars(const struct gdn_args *a, int64_t r, int32_t head, float
     gdn_raw_scalars(gdn_raw_of(a, r, head), decay, beta);
 }
 
-// One row: decay, read, correct; with READ returns the output of column state_column<EACH>(part) in parts 0 .. EACH - 1. k, q, v: in shared
-// memory, v at the thread's columns. HOLD: keys stay in registers from the reading to the correction.
-template <int PER, bool READ, bool HOLD, int EACH>
-DEVICE float gdn_step(float (*s)[EACH], const float *k, const float *q, const float *v, float decay, float beta,
+// One row: decay, read, correct; with READ returns the output of column state_column(part) in parts 0 .. 3. k, q, v: in shared
+// memory, v at the thread's columns.
+template <int PER, bool READ>
+DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, const float *v, float decay, float beta,
                       int32_t part)
 {
     const float4 *keys = reinterpret_cast<const float4 *>(k) + part,
                  *queries = reinterpret_cast<const float4 *>(q) + part;
-    float read[EACH] = {}, out[EACH] = {}, delta[EACH], values[EACH];
+    float read[STATE_EACH] = {}, out[STATE_EACH] = {}, delta[STATE_EACH];
     float4 held[PER / 4];
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
@@ -88,29 +88,26 @@ DEVICE float gdn_step(float (*s)[EACH], const float *k, const float *q, const fl
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int c = 0; c < EACH; c++) {
+            for (int c = 0; c < STATE_EACH; c++) {
                 s[4 * m + j][c] = f_mul(s[4 * m + j][c], decay);
                 read[c] = fmaf(s[4 * m + j][c], key[j], read[c]);
             }
     }
     state_sum(read);
-    state_load(values, v);
-#pragma unroll
-    for (int c = 0; c < EACH; c++)
-        delta[c] = f_mul(beta, __fadd_rn(values[c], -read[c]));
-    if (!HOLD)
-        __syncwarp(); // so that the compiler reads the keys again
+    const float4 values = *reinterpret_cast<const float4 *>(v);
+    delta[0] = f_mul(beta, __fadd_rn(values.x, -read[0]));
+    delta[1] = f_mul(beta, __fadd_rn(values.y, -read[1]));
+    delta[2] = f_mul(beta, __fadd_rn(values.z, -read[2]));
+    delta[3] = f_mul(beta, __fadd_rn(values.w, -read[3]));
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
-        if (!HOLD)
-            held[m] = keys[m * STATE_PARTS];
         const float4 asked = READ ? queries[m * STATE_PARTS] : make_float4(0, 0, 0, 0);
         const float key[4] = {held[m].x, held[m].y, held[m].z, held[m].w},
                     query[4] = {asked.x, asked.y, asked.z, asked.w};
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int c = 0; c < EACH; c++) {
+            for (int c = 0; c < STATE_EACH; c++) {
                 s[4 * m + j][c] = fmaf(key[j], delta[c], s[4 * m + j][c]);
                 if (READ)
                     out[c] = fmaf(s[4 * m + j][c], query[j], out[c]);

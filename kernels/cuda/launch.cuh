@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Launching with programmatic dependent launch, the two device calls that go with it, and a barrier of some of a block's threads.
+// Launching with programmatic dependent launch, and the two device calls that go with it.
 //
 // Invariant: every kernel calls pdl_wait() in all its threads before it first reads what an earlier kernel of the program
 // wrote, and before it exits; so a finished kernel implies that all kernels before it have finished. Weights may be read
@@ -24,16 +24,6 @@ __device__ __forceinline__ void pdl_trigger(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// A barrier of the first `threads` threads of a block.
-__device__ __forceinline__ void some_wait(int threads)
-{
-#if defined(CUDA_FIBERS) // tests/cuda_fake
-    fake_some_wait(threads);
-#else
-    asm volatile("barrier.sync 1, %0;" ::"r"(threads) : "memory");
 #endif
 }
 #endif

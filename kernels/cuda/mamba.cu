@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
     extern __shared__ __align__(16) float shared[];
     constexpr int PADDED = STATE_PARTS * PER;
     const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS;
-    const int32_t i = (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH, mine = i + state_column<STATE_EACH>(part);
+    const int32_t i = (int32_t)threadIdx.x / STATE_PARTS * STATE_EACH, mine = i + state_column(part);
     pdl_wait();
     pdl_trigger();
     const struct lane *lane = a.lanes.lane[l];

@@ -2,7 +2,7 @@
 //
 // What the recurrences share: how a state lies in a warp's registers, and how rows are brought to shared memory ahead of use.
 //
-// Invariant: a warp has 16 columns (value dims), or 8; 8 threads share 4 of them, or 2. Thread `part` of them has elements
+// Invariant: a warp has 16 columns (value dims); 8 threads share 4 columns, thread `part` of them has elements
 // 32 m + 4 part + 0..3 of the other dimension, of each. A product with a column is one chain a thread, then a fixed tree over the
 // threads. So one number from shared memory serves 4 columns, whose bandwidth is what would bound the update.
 
@@ -26,53 +26,27 @@ DEVICE int32_t state_element(int32_t n, int32_t part)
 }
 
 // Sums the columns' x over the threads that share them; every one of them gets all.
-template <int EACH> DEVICE void state_sum(float (&x)[EACH])
+DEVICE void state_sum(float *x)
 {
 #pragma unroll
-    for (int c = 0; c < EACH; c++)
+    for (int c = 0; c < STATE_EACH; c++)
         x[c] = warp_sum<STATE_PARTS>(x[c]);
 }
 
-// The same sum of one column only: column state_column<EACH>(part), for the first EACH parts of the threads that share them.
-template <int EACH> DEVICE float state_sum_one(const float (&x)[EACH], int32_t part)
+// The same sum of one column only: column state_column(part), for parts 0 .. 3 of the threads that share them.
+DEVICE float state_sum_one(const float *x, int32_t part)
 {
     const bool odd = part & 1, second = part & 2;
-    float c;
-    if constexpr (EACH == 4) {
-        const float low = __shfl_xor_sync(WHOLE_WARP, odd ? x[0] : x[2], 1),
-                    high = __shfl_xor_sync(WHOLE_WARP, odd ? x[1] : x[3], 1);
-        const float a = __fadd_rn(odd ? x[2] : x[0], low), b = __fadd_rn(odd ? x[3] : x[1], high);
-        c = __fadd_rn(second ? b : a, __shfl_xor_sync(WHOLE_WARP, second ? a : b, 2));
-    } else {
-        const float a = __fadd_rn(odd ? x[1] : x[0], __shfl_xor_sync(WHOLE_WARP, odd ? x[0] : x[1], 1));
-        c = __fadd_rn(a, __shfl_xor_sync(WHOLE_WARP, a, 2));
-    }
+    const float low = __shfl_xor_sync(WHOLE_WARP, odd ? x[0] : x[2], 1),
+                high = __shfl_xor_sync(WHOLE_WARP, odd ? x[1] : x[3], 1);
+    const float a = __fadd_rn(odd ? x[2] : x[0], low), b = __fadd_rn(odd ? x[3] : x[1], high);
+    const float c = __fadd_rn(second ? b : a, __shfl_xor_sync(WHOLE_WARP, second ? a : b, 2));
     return __fadd_rn(c, __shfl_xor_sync(WHOLE_WARP, c, 4));
 }
 
-template <int EACH> DEVICE int32_t state_column(int32_t part)
+DEVICE int32_t state_column(int32_t part)
 {
-    return EACH == 4 ? (part & 1) * 2 + (part >> 1 & 1) : part & 1;
-}
-
-// EACH neighbouring numbers, at a place of so many.
-template <int EACH> DEVICE void state_load(float (&to)[EACH], const float *from)
-{
-    if constexpr (EACH == 4) {
-        const float4 t = *reinterpret_cast<const float4 *>(from);
-        to[0] = t.x, to[1] = t.y, to[2] = t.z, to[3] = t.w;
-    } else {
-        const float2 t = *reinterpret_cast<const float2 *>(from);
-        to[0] = t.x, to[1] = t.y;
-    }
-}
-
-template <int EACH> DEVICE void state_store(float *to, const float (&from)[EACH])
-{
-    if constexpr (EACH == 4)
-        *reinterpret_cast<float4 *>(to) = make_float4(from[0], from[1], from[2], from[3]);
-    else
-        *reinterpret_cast<float2 *>(to) = make_float2(from[0], from[1]);
+    return (part & 1) * 2 + (part >> 1 & 1);
 }
 
 // Copies rows 0 .. rows - 1 of n floats (from + r * ld) to shared memory (to + r * stride), zeros up to `padded`. Without

@@ -4,7 +4,8 @@
 // the kernels' arithmetic, indices and barriers on machines without a GPU.
 //
 // Invariant: a fiber runs until it waits for others; those that wait are resumed in ascending order of threads, or descending
-// with FAKE_ORDER=down, so a missing barrier shows as a difference between the two. Shared memory starts as NaN bits.
+// with FAKE_ORDER=down, so a missing barrier shows as a difference between the two. With FAKE_ORDER=blocks a block of a cluster goes as
+// far as it can before the next one begins, which shows a missing barrier of clusters. Shared memory starts as NaN bits.
 
 #ifndef CUDA_FAKE_RUNTIME_H
 #define CUDA_FAKE_RUNTIME_H
@@ -49,10 +50,6 @@ struct __align__(16) uint4
 {
     unsigned x, y, z, w;
 };
-static inline float2 make_float2(float x, float y)
-{
-    return {x, y};
-}
 static inline float4 make_float4(float x, float y, float z, float w)
 {
     return {x, y, z, w};
@@ -132,7 +129,7 @@ struct fake_warp {
     uint64_t value[2][32];
 };
 struct fake_block {
-    struct fake_meeting meeting, some; // of all threads; of the first few
+    struct fake_meeting meeting;
     struct fake_warp warp[32];
     uint8_t *shared;
     dim3 index;
@@ -215,11 +212,40 @@ static inline void fake_start(struct fake_fiber *f)
     f->done = false;
 }
 
+// Resumes each of `count` fibers once. Returns how many are not done.
+static inline unsigned fake_resume(struct fake_fiber *fiber, unsigned count, bool down)
+{
+    unsigned left = 0;
+    for (unsigned i = 0; i < count; i++) {
+        struct fake_fiber *f = &fiber[down ? count - 1 - i : i];
+        if (f->done)
+            continue;
+        fake.now = f;
+        fake_switch(&fake.home, f->at);
+        left += !f->done;
+    }
+    return left;
+}
+
+// Resumes the fibers of a block until they all wait for other blocks, or are done.
+static inline unsigned fake_resume_block(unsigned b, unsigned threads)
+{
+    unsigned before, after = 0, left;
+    do {
+        before = after;
+        left = fake_resume(&fake.fiber[b * threads], threads, false);
+        after = fake.cluster.turn + fake.block[b].meeting.turn + threads - left;
+        for (unsigned w = 0; w < threads / 32; w++)
+            after += fake.block[b].warp[w].meeting.turn;
+    } while (left > 0 && after != before);
+    return left;
+}
+
 inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned bz)
 {
     const unsigned threads = fake.threads.x;
     const char *order = getenv("FAKE_ORDER");
-    const bool down = order && order[0] == 'd';
+    const bool down = order && order[0] == 'd', alone = order && order[0] == 'b';
     fake.cluster = {0, (int)(blocks * threads), 0};
     for (unsigned b = 0; b < blocks; b++) {
         struct fake_block *block = &fake.block[b];
@@ -228,7 +254,6 @@ inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned
         memset(block->shared, 0xff, FAKE_SHARED);
         block->index = dim3(bx + b, by, bz);
         block->meeting = {0, (int)threads, 0};
-        block->some = {0, 0, 0};
         for (unsigned w = 0; w < threads / 32; w++)
             block->warp[w].meeting = {0, 32, 0};
         for (unsigned t = 0; t < threads; t++) {
@@ -243,15 +268,9 @@ inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned
     }
     const unsigned all = blocks * threads;
     for (unsigned left = all, idle = 0; left > 0;) {
-        left = 0;
-        for (unsigned i = 0; i < all; i++) {
-            struct fake_fiber *f = &fake.fiber[down ? all - 1 - i : i];
-            if (f->done)
-                continue;
-            fake.now = f;
-            fake_switch(&fake.home, f->at);
-            left += !f->done;
-        }
+        left = alone ? 0 : fake_resume(fake.fiber, all, down);
+        for (unsigned b = 0; alone && b < blocks; b++)
+            left += fake_resume_block(b, threads);
         if (++idle > 1000000)
             exit(printf("Bail out! threads wait for each other\n"));
     }
@@ -306,11 +325,9 @@ template <typename T> static inline T __ldcv(const T *p)
 {
     return *p;
 }
-
-static inline void fake_some_wait(int threads)
+template <typename T> static inline T __ldcg(const T *p)
 {
-    fake.now->block->some.live = threads;
-    fake_meet(&fake.now->block->some);
+    return *p;
 }
 
 // Every lane's value, in a buffer that stays until the next exchange but one.
