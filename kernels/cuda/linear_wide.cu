@@ -242,6 +242,8 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 && PARTS == 1 
     }
 }
 
+enum { FEW_ROWS = 128 };
+
 template <class CODE, int NT, int PARTS, int GROUPS>
 static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan, int pairs,
                                int64_t rows)
@@ -261,6 +263,8 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
         if (parts == 2)
             return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
         constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;
+        if (rows <= FEW_ROWS) // narrow tiles of outputs, so that more multiprocessors read
+            return wide_launch<CODE, NT, 1, 1>(stream, args, plan, pairs, rows);
         return wide_launch<CODE, NT, 1, 2>(stream, args, plan, pairs, rows);
     }
     return cudaErrorInvalidValue;
