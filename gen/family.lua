@@ -133,7 +133,7 @@ function Builder:experts(x, route, prefix, inner, width, options)
         { "slots", "int", route.slots }, { "k", "int", x.width }, { "inner", "int", inner }, { "ldx", "int", x.ld },
         { "activation", "act", options.act or "silu" }, { "x", "in", x }, { "ids", "in", route.ids },
         { "gate", "weight", gate }, { "up", "weight", up }, { "h", "out", h }, { "groups", "out", groups },
-        { "scratch", "scratch", scratch },
+        { "scratch", "scratch", scratch }, { "early", "int", 0 },
     }, {
         experts = route.experts, slots = route.slots, weights = { up, gate },
         weight_count = route.experts * inner * x.width * (gated and 2 or 1),

@@ -108,8 +108,37 @@ function fuse.together(ops)
     return ops
 end
 
+-- Whether an op's operands named were there before the launch right before it, which is an op or a step.
+local function there(ops, at, names)
+    local first = at - 1
+    for back = 1, 3 do
+        local op = ops[at - back]
+        if op and op.together and op.together >= back then first = at - back end
+    end
+    for i = math.max(1, first), at - 1 do
+        local changed = written(ops[i])
+        for _, part in ipairs(ops[i].name == "linear" and ops[i].facts.parts or {}) do changed[part.y.buffer] = true end
+        for _, name in ipairs(names) do
+            if changed[arg(ops[at], name).buffer] then return false end
+        end
+    end
+    return true
+end
+
+-- Marks experts whose rows and choices were there before the launch right before them: a target may begin them beside it.
+function fuse.early(ops)
+    for i, op in ipairs(ops) do
+        if op.name == "experts_up" and there(ops, i, { "x", "ids" }) then
+            for _, a in ipairs(op.args) do
+                if a[1] == "early" then a[3] = 1 end
+            end
+        end
+    end
+    return ops
+end
+
 -- All rewrites, in order. skip: set of names to leave out.
-fuse.passes = { "shared_input", "together" }
+fuse.passes = { "shared_input", "together", "early" }
 
 function fuse.run(ops, skip)
     for _, name in ipairs(fuse.passes) do

@@ -196,6 +196,27 @@ local function check_steps()
     ok(not first_step(conv(), gdn(), gated(), other("in", o)), "steps: nor when the recurrence is")
 end
 
+local function check_early()
+    local x, ids, g, y = value(), value(), value(), value()
+    local route = function() return op("route", { { "ids", "out", ids } }) end
+    local experts = function() return op("experts_up", { { "x", "in", x }, { "ids", "in", ids }, { "early", "int", 0 } }) end
+    local glu = function() return op("glu", { { "g", "in", value() }, { "y", "out", g } }) end
+    local product = function(into) return linear(value(), { parts = { { y = into } } }) end
+    local function early(...)
+        local ops = fuse.early({ ... })
+        return ops[#ops].args[3][3] == 1
+    end
+    ok(early(route(), product(y), experts()), "early: choices that are older than the launch before")
+    ok(not early(product(y), route(), experts()), "early: not choices of the launch before")
+    ok(not early(route(), product(x), experts()), "early: not rows that the product before made")
+    local step = glu()
+    step.together = 2
+    ok(early(route(), step, linear(g, { parts = { { y = y } } }), experts()), "early: past a step")
+    local last = route()
+    last.together = 2
+    ok(not early(last, product(y), experts()), "early: not choices of the step before")
+end
+
 -- An input of a step's first op and an output of its last are alive at once.
 local function check_step_places()
     local function at(together)
@@ -443,6 +464,7 @@ check_golden()
 check_reproducible()
 check_fuse()
 check_steps()
+check_early()
 check_step_places()
 check_place()
 check_ops()

@@ -74,6 +74,7 @@ struct experts_up_args {
     float *h;      // [rows][slots][inner]
     void *groups;  // experts_groups_bytes(rows capacity, slots, experts)
     void *scratch; // linear_scratch_bytes(rows capacity, k)
+    int32_t early; // 1: x and ids were there before the launch right before this one
 };
 
 // Second half: y[r][s][:] = D_e h[r][s][:]. Uses the groups that experts_up made.

@@ -81,8 +81,8 @@ __device__ __forceinline__ float panel_value(const struct weight &w, int64_t row
 __global__ void __launch_bounds__(256)
     embed_kernel(const __grid_constant__ struct embed_args a, const __grid_constant__ int64_t bytes)
 {
-    pdl_trigger();
     pdl_wait();
+    pdl_trigger();
     int k = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;
     if (r >= a.pass->rows || k >= a.table.k)
         return;

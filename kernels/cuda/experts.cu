@@ -143,6 +143,19 @@ __device__ __forceinline__ experts_unit experts_unit_at(const experts_plan &plan
     return {which, c.ids[c.first[which]], (unit - which * plan.groups) * plan.pairs, from, c.offset[which + 1] - from};
 }
 
+// The kernel before this one: what it wrote may be read, and what it reads be written, once it has ended.
+struct kernel_before {
+    bool ended;
+    __device__ __forceinline__ void end(void)
+    {
+        if (!ended) {
+            pdl_wait();
+            pdl_trigger();
+        }
+        ended = true;
+    }
+};
+
 // The warp that puts. An expert that more rows chose than a tile holds comes once for each tile.
 __device__ __forceinline__ void experts_put(const experts_plan &plan, const experts_chosen &c, bool gated,
                                             weight_ring *ring)
@@ -165,7 +178,8 @@ __device__ __forceinline__ void experts_put(const experts_plan &plan, const expe
 template <class CODE, class FINISH>
 __device__ __forceinline__ void experts_take(const experts_plan &plan, const experts_chosen &c,
                                              const struct weight *gate, const struct weight *up, const float *x,
-                                             int64_t ldx, int divisor, unsigned char *memory, const FINISH &finish)
+                                             int64_t ldx, int divisor, kernel_before *before, unsigned char *memory,
+                                             const FINISH &finish)
 {
     const int warp = threadIdx.x >> 5, wide = 32 << plan.room.shift, most = 1 << plan.room.shift;
     const int end = experts_begin(plan, c, blockIdx.x + 1);
@@ -196,17 +210,18 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
                 share_run<CODE, false>::run(&s);
             }
             some_wait(TAKERS);
+            before->end();
             finish(u, of_gate, of_up, rows, c.list + u.from + first);
         }
     }
 }
 
-// Everything of a kernel: choices, then the two roles.
+// Everything of a kernel: choices, then the two roles. early: x is there before the kernel before has ended.
 template <class CODE, class FINISH>
-__device__ __forceinline__ void experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots,
-                                            int capacity, int experts, const struct weight *gate,
-                                            const struct weight *up, const float *x, int64_t ldx, int divisor,
-                                            unsigned char *memory, const FINISH &finish)
+__device__ __forceinline__ void
+experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, int capacity, int experts,
+            const struct weight *gate, const struct weight *up, const float *x, int64_t ldx, int divisor, bool early,
+            kernel_before *before, unsigned char *memory, const FINISH &finish)
 {
     __shared__ int count;
     experts_chosen c = chosen_view((int32_t *)room_extra(plan.room, memory), capacity, pairs);
@@ -222,11 +237,14 @@ __device__ __forceinline__ void experts_run(const experts_plan &plan, const int3
     __syncthreads();
     c.count = count;
     if (threadIdx.x < TAKERS) {
-        experts_take<CODE>(plan, c, gate, up, x, ldx, divisor, memory, finish);
+        if (!early)
+            before->end();
+        experts_take<CODE>(plan, c, gate, up, x, ldx, divisor, before, memory, finish);
     } else {
         weight_ring ring = room_ring(plan.room, memory);
         experts_put(plan, c, gate != NULL, &ring);
     }
+    before->end();
 }
 
 template <class CODE>
@@ -234,8 +252,9 @@ __global__ void __launch_bounds__(THREADS, 1) experts_up_kernel(const __grid_con
                                                                 const __grid_constant__ experts_plan plan, int capacity)
 {
     SHARED_ROOM(memory);
-    pdl_trigger();
-    pdl_wait();
+    kernel_before before = {false};
+    if (!a.early)
+        before.end();
     const bool gated = a.gate.data != NULL;
     auto finish = [&](const experts_unit &u, const float *of_gate, const float *of_up, int rows, const int32_t *list) {
         const int shift = plan.room.shift, wide = 32 << shift;
@@ -253,7 +272,7 @@ __global__ void __launch_bounds__(THREADS, 1) experts_up_kernel(const __grid_con
         }
     };
     experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, a.slots, capacity, a.experts, gated ? &a.gate : NULL, &a.up,
-                      a.x, a.ldx, a.slots, memory, finish);
+                      a.x, a.ldx, a.slots, true, &before, memory, finish);
 }
 
 template <class CODE>
@@ -262,8 +281,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                         int capacity)
 {
     SHARED_ROOM(memory);
-    pdl_trigger();
-    pdl_wait();
+    kernel_before before = {false}; // experts_up at the earliest: the choices are older
     auto finish = [&](const experts_unit &u, const float *, const float *sums, int rows, const int32_t *list) {
         const int shift = plan.room.shift, wide = 32 << shift;
         const float factor = a.down.global ? a.down.global[u.expert] : 1.0f;
@@ -276,7 +294,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
     };
     experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, a.slots, capacity, a.experts, NULL, &a.down, a.h, a.k, 1,
-                      memory, finish);
+                      false, &before, memory, finish);
 }
 
 // Cuts are made for `slots` experts of one row. other: gate, or NULL.

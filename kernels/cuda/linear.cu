@@ -177,6 +177,7 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     int turn = 0;
     share s = share_open(plan.room, plan.splits, memory);
     pdl_wait();
+    pdl_trigger();
     const int rows = linear_rows(a), wide = 1 << plan.room.shift, tiles = (rows + wide - 1) >> plan.room.shift;
     for (int tile = 0; tile < tiles; tile++) {
         const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
@@ -211,7 +212,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 {
     SHARED_ROOM(memory);
     __shared__ unsigned int arrived;
-    pdl_trigger();
     if (threadIdx.x == TAKERS)
         ring_open((ring_barriers *)memory, plan.room.slots);
     __syncthreads();
