@@ -9,7 +9,9 @@
 
 #include "kernels/cuda/linear.cuh"
 
-enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
+enum {
+    EXPERT_TILE_ROWS = 2
+}; // rows of a tile at most: an expert is seldom chosen by more, and a small window leaves place for the ring
 
 struct experts_plan {
     room_plan room;
