@@ -31,6 +31,7 @@ $(T)/matrix: $(B)/common/tests/cuda_matrix_test.o $(B)/common/tests/cuda_matrix_
 $(T)/cuda_ops_test: $(B)/common/tests/cuda_ops_test.o $(GPU_OPS:%=$(B)/common/portable/kernels/cpu/%.o) $(T)/cuda_engine.a
 	@$(CC) -o $@ $^ $(LIBS)
 $(T)/planted: $(B)/common/tests/gpu/planted.o
+	@mkdir -p $(@D)
 	@$(CC) -o $@ $^ $(LIBS)
 -include $(B)/common/tests/cuda_matrix_test.d $(B)/common/tests/cuda_ops_test.d
 gpu-programs: $(T)/matrix $(T)/cuda_ops_test $(T)/store_test $(T)/planted
