@@ -9,9 +9,7 @@
 
 #include "kernels/cuda/linear.cuh"
 
-enum {
-    EXPERT_TILE_ROWS = 2
-}; // rows of a tile at most: an expert is seldom chosen by more, and a small window leaves place for the ring
+enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
 
 struct experts_plan {
     room_plan room;
