@@ -216,7 +216,7 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
     }
 }
 
-// Everything of a kernel: choices, then the two roles. early: x is there before the kernel before has ended.
+// Everything of a kernel: choices, then the two roles. What may be read before the wait is read past L1. early: x is there before the kernel before has ended.
 template <class CODE, class FINISH>
 __device__ __forceinline__ void
 experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, int capacity, int experts,
@@ -227,7 +227,7 @@ experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, 
     experts_chosen c = chosen_view((int32_t *)room_extra(plan.room, memory), capacity, pairs);
     if (threadIdx.x < TAKERS) {
         for (int i = threadIdx.x; i < pairs; i += TAKERS)
-            c.ids[i] = ids[i];
+            c.ids[i] = __ldcg(ids + i);
         const int chosen = choose(c, slots, experts);
         if (threadIdx.x == 0)
             count = chosen;
@@ -271,8 +271,8 @@ __global__ void __launch_bounds__(THREADS, 1) experts_up_kernel(const __grid_con
             a.h[(int64_t)list[r] * a.inner + o] = gated ? activate(gate, ACT_SILU) * up : activate(up, a.activation);
         }
     };
-    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, a.slots, capacity, a.experts, gated ? &a.gate : NULL, &a.up,
-                      a.x, a.ldx, a.slots, true, &before, memory, finish);
+    experts_run<CODE>(plan, a.ids, __ldcg(&a.pass->rows) * a.slots, a.slots, capacity, a.experts,
+                      gated ? &a.gate : NULL, &a.up, a.x, a.ldx, a.slots, true, &before, memory, finish);
 }
 
 template <class CODE>
@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                     reduced(sums + own * plan.splits * wide + f, plan.splits, wide) * factor;
         }
     };
-    experts_run<CODE>(plan, a.ids, a.pass->rows * a.slots, a.slots, capacity, a.experts, NULL, &a.down, a.h, a.k, 1,
-                      false, &before, memory, finish);
+    experts_run<CODE>(plan, a.ids, __ldcg(&a.pass->rows) * a.slots, a.slots, capacity, a.experts, NULL, &a.down, a.h,
+                      a.k, 1, false, &before, memory, finish);
 }
 
 // Cuts are made for `slots` experts of one row. other: gate, or NULL.

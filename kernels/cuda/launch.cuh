@@ -5,7 +5,7 @@
 // Invariant: every kernel calls pdl_wait() in all its threads before it first reads what an earlier kernel of the program
 // wrote, and before it exits; so a finished kernel implies that all kernels before it have finished. Weights may be read
 // before the wait, since nothing writes them. pdl_trigger() lets the next kernel start its part before its own wait; kernels of the
-// decode class call it after their wait, so one that runs may read what kernels before the one before it wrote.
+// decode class call it after their wait, so one that runs may read what kernels before the one before it wrote, past L1.
 
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH

@@ -59,18 +59,18 @@ __device__ __forceinline__ void split_eight(const float *v, uint4 *high, uint4 *
     *low = make_uint4(d[0], d[1], d[2], d[3]);
 }
 
-// x[k .. k + 7], zeros from `end` on.
+// x[k .. k + 7], zeros from `end` on. Past L1: a kernel may read rows before its wait, when an older kernel's lines may lie there.
 __device__ __forceinline__ void load_eight(const float *x, int k, int end, bool aligned, float *v)
 {
     if (aligned && k + 8 <= end) {
-        float4 a = *(const float4 *)(x + k), b = *(const float4 *)(x + k + 4);
+        const float4 a = __ldcg((const float4 *)(x + k)), b = __ldcg((const float4 *)(x + k + 4));
         v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
         v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
         return;
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v[i] = k + i < end ? x[k + i] : 0.0f;
+        v[i] = k + i < end ? __ldcg(x + k + i) : 0.0f;
 }
 
 __device__ __forceinline__ float sum_eight(const float *v)
