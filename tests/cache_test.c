@@ -91,10 +91,11 @@ static void conversations(void)
         .cache_bytes = (int64_t)600 * MIB, .cache_interval = INTERVAL, .page_order = "shuffled", .lanes = 2};
     struct cache_counters c = {0};
     char name[200], detail[200];
-    for (int i = 0; i < CONVERSATIONS; i += GROUP) {
+    const int group = more ? GROUP / 4 : GROUP; // a store has states of so many prompts at most
+    for (int i = 0; i < CONVERSATIONS; i += group) {
         struct engine *cached = rig_open(options);
         int seen_count = 0;
-        for (int k = 0; cached && k < GROUP; k++)
+        for (int k = 0; cached && k < group; k++)
             converse(cached, seen, &seen_count, &tally);
         c.hits += counted(cached).hits;
         c.evicted += counted(cached).evicted;

@@ -191,11 +191,12 @@ static bool go_on(struct exchange *x, struct news *n)
 {
     struct job *job = x->job;
     struct error error = {0};
+    const bool first = job->base == 0; // it read the prompt that was asked for
     bool ok = extend(x, &error);
     x->side->insert = NULL;
     add_counters(&x->side->earlier, &n->counters);
-    x->side->earlier.cached_tokens =
-        x->side->earlier.cached_tokens ? x->side->earlier.cached_tokens : n->counters.cached_tokens;
+    if (first)
+        x->side->earlier.cached_tokens = n->counters.cached_tokens;
     while (ok && x->side->fed < job->base && answer_feed(&x->answer, job->tokens[x->side->fed], &error))
         x->side->fed++;
     n->counters = (struct stream_counters){0};
@@ -252,7 +253,7 @@ void exchange_progress(struct exchange *x)
         return;
     side->over = true;
     add_counters(&n.counters, &side->earlier);
-    if (side->earlier.cached_tokens)
+    if (x->job->base > 0)
         n.counters.cached_tokens = side->earlier.cached_tokens;
     finish(x, &n);
     atomic_fetch_sub(&x->server->jobs, 1);
