@@ -101,7 +101,8 @@ void engine_capture(struct engine *e, struct slot *const *slots, int count)
 {
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];
-        if (is_prompt(p) || graph_store_bytes(e->graphs) > GRAPHS_WARM)
+        const bool later = is_prompt(p) && (count > 1 || p != model.tail_program);
+        if (later || graph_store_bytes(e->graphs) > GRAPHS_WARM)
             continue; // prompts have keys by their lengths; half of the budget is for what is seen later
         struct bind b = bind_lanes(e, p, slots, count);
         struct graph_key key = key_of(e, p, &b, slots);
