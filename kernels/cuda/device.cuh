@@ -100,6 +100,7 @@ __device__ __forceinline__ void stage_arrive(uint64_t *barrier)
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
 }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define STAGE_TEST "mbarrier.try_wait.parity.shared::cta.b64"
 enum { STAGE_PUTTERS = 1 };
 __device__ __forceinline__ void stage_opened(void)
 {
@@ -123,17 +124,8 @@ __device__ __forceinline__ void stage_copy(void *shared, const void *global, int
 __device__ __forceinline__ void stage_commit(uint64_t *)
 {
 }
-__device__ __forceinline__ void stage_wait(uint64_t *barrier, uint32_t parity)
-{
-    uint32_t done;
-    do
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(shared_address(barrier)), "r"(parity)
-                     : "memory");
-    while (!done);
-}
 #else
+#define STAGE_TEST "mbarrier.test_wait.parity.shared.b64"
 enum { STAGE_PUTTERS = 32 };
 __device__ __forceinline__ void stage_opened(void)
 {
@@ -155,17 +147,17 @@ __device__ __forceinline__ void stage_commit(uint64_t *barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+#endif
 __device__ __forceinline__ void stage_wait(uint64_t *barrier, uint32_t parity)
 {
     uint32_t done;
     do
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        asm volatile("{ .reg .pred p; " STAGE_TEST " p, [%1], %2; selp.u32 %0, 1, 0, p; }"
                      : "=r"(done)
                      : "r"(shared_address(barrier)), "r"(parity)
                      : "memory");
     while (!done);
 }
-#endif
 
 // A barrier of the first `threads` threads of a block.
 __device__ __forceinline__ void some_wait(int threads)
