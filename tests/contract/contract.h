@@ -11,6 +11,9 @@
 // One check; detail may be NULL or empty.
 void contract_ok(bool good, const char *name, const char *detail);
 
+// Ends the list of checks; the exit code.
+int contract_done(void);
+
 // Every stream has the ids, logit bits and log-probabilities that it has alone: lanes, drafts, pages, graphs, chunks, caches. whole: every
 // page size and order; else one order each.
 void contract_matrix(bool whole);
