@@ -155,6 +155,7 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_bench.h"
 #include "tests/cuda_matrix_experts.h"
 #include "tests/cuda_matrix_steps.h"
+#include "tests/cuda_matrix_two.h"
 
 int main(int count, char **arguments)
 {
@@ -167,6 +168,7 @@ int main(int count, char **arguments)
     if (only < 0 || only >= SHAPES) {
         test_experts();
         test_linear_steps();
+        test_two();
     }
     return done();
 }

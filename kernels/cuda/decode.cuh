@@ -504,4 +504,19 @@ template <class DO> __host__ __device__ __forceinline__ void with_code(const str
     }
 }
 
+template <class A, class B> struct code_equal {
+    static constexpr bool value = false;
+};
+template <class A> struct code_equal<A, A> {
+    static constexpr bool value = true;
+};
+
+// Whether a weight is decoded by CODE.
+template <class CODE> __host__ __device__ __forceinline__ bool code_is(const struct weight *w)
+{
+    bool is = false;
+    with_code(w, [&](auto code) { is = code_equal<typename decltype(code)::type, CODE>::value; });
+    return is;
+}
+
 #endif

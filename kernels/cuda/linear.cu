@@ -305,6 +305,23 @@ static linear_plan linear_plan_make(const struct linear_args *a, const linear_st
     return plan;
 }
 
+// do_it(code, flag) for the kernel of the parts' encodings.
+template <class DO> static void linear_kernel(const struct linear_args *a, int rows, const DO &do_it)
+{
+    const struct weight *first = &a->part[0].w, *other = first;
+    bool two = true; // encodings at most
+    for (int i = 1; i < a->parts; i++) {
+        const struct weight *w = &a->part[i].w;
+        if (same_code(other, first))
+            other = w;
+        two = two && (same_code(w, first) || same_code(w, other));
+    }
+    if (same_code(other, first) || !two)
+        with_kernel(first, !two, rows, do_it);
+    else
+        with_two_kernel(first, other, rows, do_it);
+}
+
 static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
 {
     size_t shared;
@@ -313,11 +330,8 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     if (plan.units == 0)
         return cudaErrorInvalidValue;
     const int most = multiprocessors();
-    bool mixed = false;
-    for (int i = 1; i < args->parts; i++)
-        mixed = mixed || !same_code(&args->part[i].w, &args->part[0].w);
     cudaError_t error = cudaErrorInvalidValue;
-    with_kernel(&args->part[0].w, mixed, tile_rows_for(all), [&](auto code, auto eight) {
+    linear_kernel(args, tile_rows_for(all), [&](auto code, auto eight) {
         error = launch(stream, dim3(plan.units < most ? plan.units : most), dim3(THREADS), shared,
                        linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value>, *args, plan);
     });

@@ -135,14 +135,14 @@ __device__ __forceinline__ unsigned char *room_extra(const room_plan &plan, unsi
     return room_window(plan, memory).memory + window_bytes(1 << plan.shift, plan.capacity);
 }
 
-// A taker's share as far as it is the same for all units.
+// A taker's share as far as it is the same for all units. splits: a power of two.
 __device__ __forceinline__ share share_open(const room_plan &plan, int splits, unsigned char *memory)
 {
     share s = {};
     s.lane = threadIdx.x & 31;
     s.splits = splits;
-    s.own = (threadIdx.x >> 5) / splits;
-    s.part = (threadIdx.x >> 5) % splits;
+    s.own = (threadIdx.x >> 5) >> (__ffs(splits) - 1);
+    s.part = (threadIdx.x >> 5) & (splits - 1);
     s.ring = room_ring(plan, memory);
     s.x = room_window(plan, memory);
     return s;
@@ -164,19 +164,46 @@ template <bool B> struct flag_type {
     static constexpr bool value = B;
 };
 
+// do_it(code, flag_type<rows == 8>()).
+template <class CODE, class DO> static inline void with_rows(CODE code, int rows, const DO &do_it)
+{
+    if (rows == TILE_ROWS)
+        do_it(code, flag_type<true>());
+    else
+        do_it(code, flag_type<false>());
+}
+
 // do_it(code_type<...>(), flag_type<rows == 8>()).
 template <class DO> static inline void with_kernel(const struct weight *w, bool mixed, int rows, DO do_it)
 {
-    auto for_rows = [&](auto code) {
-        if (rows == TILE_ROWS)
-            do_it(code, flag_type<true>());
-        else
-            do_it(code, flag_type<false>());
-    };
     if (mixed)
-        for_rows(code_type<code_mixed>());
+        with_rows(code_type<code_mixed>(), rows, do_it);
     else
-        with_code(w, for_rows);
+        with_code(w, [&](auto code) { with_rows(code, rows, do_it); });
+}
+
+// The same for weights of two encodings, which do not come in any order: a kernel for both where checkpoints have such products (routers
+// and gates beside quantised matrices), else code_mixed.
+template <class A, class B, class DO>
+static inline bool with_two(const struct weight *a, const struct weight *b, int rows, const DO &do_it)
+{
+    if (!(code_is<A>(a) && code_is<B>(b)) && !(code_is<A>(b) && code_is<B>(a)))
+        return false;
+    with_rows(code_type<code_two<A, B>>(), rows, do_it);
+    return true;
+}
+template <class DO>
+static inline void with_two_kernel(const struct weight *a, const struct weight *b, int rows, DO do_it)
+{
+    if (!with_two<code_bf16, code_affine<4>>(a, b, rows, do_it) &&
+        !with_two<code_bf16, code_affine<8>>(a, b, rows, do_it) &&
+        !with_two<code_bf16, code_nvfp4>(a, b, rows, do_it) &&
+        !with_two<code_bf16, code_e4m3<ENC_MXFP8>>(a, b, rows, do_it) &&
+        !with_two<code_bf16, code_e4m3<ENC_FP8>>(a, b, rows, do_it) &&
+        !with_two<code_bf16, code_e4m3<ENC_FP8_BLOCK>>(a, b, rows, do_it) &&
+        !with_two<code_bf16, code_int4>(a, b, rows, do_it) &&
+        !with_two<code_affine<8>, code_affine<4>>(a, b, rows, do_it))
+        with_rows(code_type<code_mixed>(), rows, do_it);
 }
 
 #endif

@@ -269,13 +269,25 @@ template <class CODE, bool EIGHT> __device__ __noinline__ void share_call(share 
     share_products<CODE, EIGHT>(s);
 }
 
-// Kernels are made for one encoding (CODE) or, with code_mixed, for whatever the weight says.
+// Kernels are made for one encoding (CODE), for two, or, with code_mixed, for whatever the weight says.
 struct code_mixed {
+};
+template <class A, class B> struct code_two {
 };
 template <class CODE, bool EIGHT> struct share_run {
     static __device__ __forceinline__ void run(share *s)
     {
         share_products<CODE, EIGHT>(s);
+    }
+};
+// Both ways in the kernel itself: a call would have to keep the share in memory.
+template <class A, class B, bool EIGHT> struct share_run<code_two<A, B>, EIGHT> {
+    static __device__ __forceinline__ void run(share *s)
+    {
+        if (code_is<A>(s->w))
+            share_products<A, EIGHT>(s);
+        else
+            share_products<B, EIGHT>(s);
     }
 };
 template <bool EIGHT> struct share_run<code_mixed, EIGHT> {
