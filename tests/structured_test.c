@@ -4,6 +4,9 @@
 // are calls of offered tools with arguments that fit, or values of the schema. What cannot be met is refused before a
 // token. The way from the job to the engine is that of the engine thread.
 
+// Types of parameters and types of schemas stand beside each other here, so their names must differ.
+#include "runtime/grammar/schema.h"
+#include "runtime/reply/schema.h"
 #include "runtime/server/structured.h"
 #include "tests/dialects_rig.h"
 

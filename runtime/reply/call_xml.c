@@ -142,7 +142,7 @@ static void begin_value(struct reply *reply, const char *key, size_t bytes)
     write_string(&reply->arguments, key, bytes);
     bytes_text(&reply->arguments, ":");
     call->types = schema_types(call->function, key, bytes);
-    call->kind = call->types == TYPE_STRING ? CALL_STRING : CALL_HELD;
+    call->kind = call->types == PARAMETER_STRING ? CALL_STRING : CALL_HELD;
     if (call->kind == CALL_STRING)
         bytes_text(&reply->arguments, "\"");
 }
@@ -196,8 +196,8 @@ static void take_value(struct reply *reply, const char *text, size_t count)
         char first = 0;
         if (at < call->value.size)
             first = call->value.data[at];
-        bool json = !(call->types & TYPE_STRING) &&
-                    (((call->types & TYPE_ARRAY) && first == '[') || ((call->types & TYPE_OBJECT) && first == '{'));
+        bool json = !(call->types & PARAMETER_STRING) && (((call->types & PARAMETER_ARRAY) && first == '[') ||
+                                                          ((call->types & PARAMETER_OBJECT) && first == '{'));
         if (!json && !value_is_string(call->types, call->value.data, call->value.size))
             return;
         call->kind = json ? CALL_JSON : CALL_STRING;
@@ -228,7 +228,7 @@ static void end_value(struct reply *reply)
 // Whether a marker of the call's shape may stand inside the value as text.
 static bool literal_markers(const struct call *call)
 {
-    return call->kind == CALL_STRING || (call->kind == CALL_HELD && (call->types & TYPE_STRING)) ||
+    return call->kind == CALL_STRING || (call->kind == CALL_HELD && (call->types & PARAMETER_STRING)) ||
            (call->kind == CALL_JSON && json_stream_quoted(&call->json));
 }
 

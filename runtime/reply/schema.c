@@ -27,10 +27,11 @@ static unsigned type_of_name(const char *name)
     static const struct {
         const char *name;
         unsigned type;
-    } names[] = {{"string", TYPE_STRING}, {"str", TYPE_STRING},   {"integer", TYPE_INTEGER}, {"int", TYPE_INTEGER},
-                 {"number", TYPE_NUMBER}, {"float", TYPE_NUMBER}, {"boolean", TYPE_BOOLEAN}, {"bool", TYPE_BOOLEAN},
-                 {"null", TYPE_NULL},     {"array", TYPE_ARRAY},  {"list", TYPE_ARRAY},      {"object", TYPE_OBJECT},
-                 {"dict", TYPE_OBJECT}};
+    } names[] = {{"string", PARAMETER_STRING},   {"str", PARAMETER_STRING},    {"integer", PARAMETER_INTEGER},
+                 {"int", PARAMETER_INTEGER},     {"number", PARAMETER_NUMBER}, {"float", PARAMETER_NUMBER},
+                 {"boolean", PARAMETER_BOOLEAN}, {"bool", PARAMETER_BOOLEAN},  {"null", PARAMETER_NULL},
+                 {"array", PARAMETER_ARRAY},     {"list", PARAMETER_ARRAY},    {"object", PARAMETER_OBJECT},
+                 {"dict", PARAMETER_OBJECT}};
     for (size_t i = 0; name && i < sizeof names / sizeof *names; i++)
         if (!strcasecmp(name, names[i].name))
             return names[i].type;
@@ -40,9 +41,9 @@ static unsigned type_of_name(const char *name)
 static unsigned type_of_value(const json_t *value)
 {
     static const unsigned types[] = {
-        [JSON_OBJECT] = TYPE_OBJECT,   [JSON_ARRAY] = TYPE_ARRAY, [JSON_STRING] = TYPE_STRING,
-        [JSON_INTEGER] = TYPE_INTEGER, [JSON_REAL] = TYPE_NUMBER, [JSON_TRUE] = TYPE_BOOLEAN,
-        [JSON_FALSE] = TYPE_BOOLEAN,   [JSON_NULL] = TYPE_NULL};
+        [JSON_OBJECT] = PARAMETER_OBJECT,   [JSON_ARRAY] = PARAMETER_ARRAY, [JSON_STRING] = PARAMETER_STRING,
+        [JSON_INTEGER] = PARAMETER_INTEGER, [JSON_REAL] = PARAMETER_NUMBER, [JSON_TRUE] = PARAMETER_BOOLEAN,
+        [JSON_FALSE] = PARAMETER_BOOLEAN,   [JSON_NULL] = PARAMETER_NULL};
     return types[json_typeof(value)];
 }
 
@@ -68,7 +69,7 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth);
 
 static unsigned types_of_all(const json_t *root, const json_t *list, bool all, int depth)
 {
-    unsigned types = all ? TYPE_ANY : 0;
+    unsigned types = all ? PARAMETER_ANY : 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
         unsigned one = types_at(root, json_array_get(list, i), depth);
         types = all ? types & one : types | one;
@@ -79,7 +80,7 @@ static unsigned types_of_all(const json_t *root, const json_t *list, bool all, i
 static unsigned types_at(const json_t *root, const json_t *schema, int depth)
 {
     if (!json_is_object(schema) || depth == SCHEMA_DEPTH)
-        return TYPE_ANY;
+        return PARAMETER_ANY;
     const json_t *type = json_object_get(schema, "type"), *list;
     unsigned types = type_of_name(json_string_value(type));
     for (size_t i = 0; i < json_array_size(type); i++)
@@ -100,7 +101,7 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth)
         types = types_of_all(root, list, false, depth + 1);
     else if ((list = json_object_get(schema, "allOf")))
         types = types_of_all(root, list, true, depth + 1);
-    return types ? types : TYPE_ANY;
+    return types ? types : PARAMETER_ANY;
 }
 
 static const json_t *property(const json_t *function, const char *key, size_t bytes)
@@ -123,7 +124,9 @@ unsigned schema_types(const json_t *function, const char *key, size_t bytes)
     const json_t *root = json_object_get(function, "parameters"), *schema = property(function, key, bytes);
     if (!schema)
         schema = json_object_get(root, "additionalProperties");
-    return json_is_object(schema) ? types_at(root, schema, 0) : schema && json_is_true(schema) ? TYPE_ANY : TYPE_STRING;
+    return json_is_object(schema)           ? types_at(root, schema, 0)
+           : schema && json_is_true(schema) ? PARAMETER_ANY
+                                            : PARAMETER_STRING;
 }
 
 static bool blank(char c)
@@ -150,11 +153,11 @@ static const char *literal(unsigned types, const char *text, size_t bytes)
     bool exact = false;
     for (size_t i = 0; i < sizeof spelled / sizeof *spelled; i++)
         exact = exact || (bytes == strlen(spelled[i]) && !memcmp(text, spelled[i], bytes));
-    if (!json || ((types & TYPE_STRING) && !exact))
+    if (!json || ((types & PARAMETER_STRING) && !exact))
         return NULL;
     if (*json == 'n')
-        return !(types & TYPE_STRING) || (types & TYPE_NULL) ? json : NULL;
-    return types & TYPE_BOOLEAN ? json : NULL;
+        return !(types & PARAMETER_STRING) || (types & PARAMETER_NULL) ? json : NULL;
+    return types & PARAMETER_BOOLEAN ? json : NULL;
 }
 
 static bool begins(const char *word, const char *text, size_t bytes)
@@ -164,20 +167,20 @@ static bool begins(const char *word, const char *text, size_t bytes)
 
 static bool bracket(unsigned types, char c)
 {
-    return ((types & TYPE_ARRAY) && c == '[') || ((types & TYPE_OBJECT) && c == '{');
+    return ((types & PARAMETER_ARRAY) && c == '[') || ((types & PARAMETER_OBJECT) && c == '{');
 }
 
 bool value_is_string(unsigned types, const char *text, size_t bytes)
 {
     text = trim(text, &bytes);
-    if (!(types & TYPE_STRING) || !bytes || bracket(types, *text))
+    if (!(types & PARAMETER_STRING) || !bytes || bracket(types, *text))
         return false;
-    if ((types & TYPE_BOOLEAN) && (begins("true", text, bytes) || begins("True", text, bytes) ||
-                                   begins("false", text, bytes) || begins("False", text, bytes)))
+    if ((types & PARAMETER_BOOLEAN) && (begins("true", text, bytes) || begins("True", text, bytes) ||
+                                        begins("false", text, bytes) || begins("False", text, bytes)))
         return false;
-    if ((types & TYPE_NULL) && (begins("null", text, bytes) || begins("None", text, bytes)))
+    if ((types & PARAMETER_NULL) && (begins("null", text, bytes) || begins("None", text, bytes)))
         return false;
-    if (!(types & (TYPE_INTEGER | TYPE_NUMBER)) || bytes > 64)
+    if (!(types & (PARAMETER_INTEGER | PARAMETER_NUMBER)) || bytes > 64)
         return true;
     for (size_t i = 0; i < bytes; i++)
         if (!text[i] || !strchr("0123456789+-.eE", text[i]))
@@ -190,7 +193,7 @@ static bool write_container(struct bytes *out, unsigned types, const char *text,
 {
     if (!bytes || !bracket(types, *text))
         return false;
-    if (types & TYPE_STRING) {
+    if (types & PARAMETER_STRING) {
         json_t *value = json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
         json_decref(value);
         if (!value)
@@ -208,8 +211,8 @@ void value_write(struct bytes *out, unsigned types, const char *text, size_t byt
     const char *inner = trim(text, &inner_bytes), *word = literal(types, inner, inner_bytes);
     if (word)
         bytes_text(out, word);
-    else if (!((types & TYPE_INTEGER) && write_integer(out, inner, inner_bytes)) &&
-             !((types & TYPE_NUMBER) && write_number(out, inner, inner_bytes)) &&
+    else if (!((types & PARAMETER_INTEGER) && write_integer(out, inner, inner_bytes)) &&
+             !((types & PARAMETER_NUMBER) && write_number(out, inner, inner_bytes)) &&
              !write_container(out, types, inner, inner_bytes))
         write_string(out, text, bytes);
 }

@@ -11,21 +11,21 @@
 enum { CALL_NAME_BYTES = 256 }; // most bytes of the name of a tool or of a parameter
 
 enum {
-    TYPE_STRING = 1,
-    TYPE_INTEGER = 2,
-    TYPE_NUMBER = 4,
-    TYPE_BOOLEAN = 8,
-    TYPE_NULL = 16,
-    TYPE_ARRAY = 32,
-    TYPE_OBJECT = 64,
-    TYPE_ANY = 127
+    PARAMETER_STRING = 1,
+    PARAMETER_INTEGER = 2,
+    PARAMETER_NUMBER = 4,
+    PARAMETER_BOOLEAN = 8,
+    PARAMETER_NULL = 16,
+    PARAMETER_ARRAY = 32,
+    PARAMETER_OBJECT = 64,
+    PARAMETER_ANY = 127
 };
 
 // The function object of the tool of that name (not NUL-terminated), borrowed from tools; NULL: it is not offered. A tool is
 // {"type": "function", "function": {...}} or the function object itself.
 const json_t *tools_find(const json_t *tools, const char *name, size_t bytes);
 
-// The types that a parameter may have: TYPE_ANY where the schema says nothing about a declared one, a string for one that it does
+// The types that a parameter may have: PARAMETER_ANY where the schema says nothing about a declared one, a string for one that it does
 // not declare. Bad schemas count as silent.
 unsigned schema_types(const json_t *function, const char *key, size_t bytes);
 // Whether the schema declares it.
