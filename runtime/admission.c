@@ -343,3 +343,8 @@ const char *stream_error(const struct stream *s)
 {
     return s->cause.text;
 }
+
+bool stream_stuck(const struct stream *s)
+{
+    return s->phase == STREAM_FAILED && s->constraint && s->constraint->stuck;
+}

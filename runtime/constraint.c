@@ -49,10 +49,18 @@ void constraint_free(struct constraint *c)
     free(c);
 }
 
+// A call of the grammar that matters has failed, or found a dead end; returns false.
+static bool fail(struct constraint *c)
+{
+    const enum grammar_fault fault = grammar_fault(c->grammar);
+    c->stuck = fault == GRAMMAR_LARGE || fault == GRAMMAR_FITS;
+    return false;
+}
+
 static bool start(struct constraint *c, bool lead, struct error *error)
 {
     c->active = true;
-    return grammar_begin(c->grammar, &c->state, lead, error);
+    return grammar_begin(c->grammar, &c->state, lead, error) || fail(c);
 }
 
 bool constraint_begin(struct constraint *c, const int32_t *tokens, int count, struct error *error)
@@ -79,7 +87,7 @@ static bool look_for(struct constraint *c, int32_t token, struct error *error)
         if (c->tail_bytes >= c->after_bytes &&
             !memcmp(c->tail + c->tail_bytes - c->after_bytes, c->after, c->after_bytes))
             return start(c, true, error) &&
-                   grammar_advance_bytes(c->grammar, &c->state, text + i + 1, bytes - i - 1, error);
+                   (grammar_advance_bytes(c->grammar, &c->state, text + i + 1, bytes - i - 1, error) || fail(c));
     }
     return true;
 }
@@ -89,7 +97,7 @@ bool constraint_read(struct constraint *c, const int32_t *tokens, int count, str
     for (int i = 0; i < count && !c->over; i++) {
         if (c->active) {
             if (!grammar_advance(c->grammar, &c->state, tokens[i], error))
-                return false;
+                return fail(c);
             c->over = c->state.count == 0; // an end token
         } else if (c->marker >= 0 ? tokens[i] == c->marker && !start(c, true, error) : !look_for(c, tokens[i], error)) {
             return false;
@@ -142,7 +150,7 @@ bool constraint_mask(struct constraint *c, const int32_t *drafts, int *count, st
         }
     }
     if (row == 0)
-        return false;
+        return fail(c);
 #ifdef CONSTRAINT_TEST
     for (int i = 1; constraint_test_first_row && i < row; i++)
         memcpy(rows + (int64_t)i * c->words, rows, (size_t)c->words * sizeof *rows);

@@ -22,6 +22,7 @@ struct constraint {
     int32_t marker;     // the token that `after` is, or -1
     int32_t read;       // of the prompt's last tokens, those that the reply began with
     bool active, over;  // it has begun; and ended
+    bool stuck;         // it cannot be followed any further: another grammar could
     char tail[2 * CONSTRAINT_AFTER];
     size_t tail_bytes; // the last bytes of the reply, where there is no marker
     struct grammar_state state, path;

@@ -219,6 +219,8 @@ bool engine_warm(struct engine *engine, const int32_t *ids, int count, const int
 
 enum stream_phase stream_phase(const struct stream *stream);
 const char *stream_error(const struct stream *stream);
+// Whether it failed because its grammar could not be followed any further, which is the request's own fault.
+bool stream_stuck(const struct stream *stream);
 
 // Takes up to `room` reply tokens that were not taken yet; returns how many.
 int stream_take(struct stream *stream, int32_t *out, int room);

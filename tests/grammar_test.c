@@ -291,6 +291,32 @@ static void test_refusals(void)
     free(deep);
 }
 
+// Alternatives that nothing tells apart have more places at once than are followed: refused when that is so from the beginning, else
+// a fault of the grammar and not of the text.
+static void test_ambiguity(void)
+{
+    char text[8192], inside[9000], *at = text;
+    struct error error = {.text = ""};
+    static struct grammar_state s;
+    for (int i = 0; i < 70; i++)
+        at += sprintf(at, "%s{\"type\":\"string\",\"pattern\":\"a*%.*s\"}", i ? "," : "{\"anyOf\":[", i,
+                      "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
+    strcpy(at, "]}");
+    struct grammar *g = make('s', text, &error);
+    ok(!g && strstr(error.text, "too ambiguous"), "what is too ambiguous at its first token is refused", error.text);
+    grammar_release(g);
+    snprintf(inside, sizeof inside, "{\"required\":[\"a\"],\"properties\":{\"a\":%s}}", text);
+    g = make('s', inside, &error);
+    const bool made = g && grammar_begin(g, &s, false, &error);
+    ok(made && !grammar_advance_bytes(g, &s, "{\"b", 3, &error) && grammar_fault(g) == GRAMMAR_DENIES,
+       "a text that is not allowed is the text's fault", error.text);
+    ok(made && grammar_begin(g, &s, false, &error) && grammar_fault(g) == GRAMMAR_FITS &&
+           !grammar_advance_bytes(g, &s, "{\"a\":\"", 6, &error) && grammar_fault(g) == GRAMMAR_LARGE &&
+           strstr(error.text, "too ambiguous"),
+       "what becomes too ambiguous is the grammar's", error.text);
+    grammar_release(g);
+}
+
 // ---- masks -----------------------------------------------------------------------------------------------------------------
 
 // Tokens whose bit is not what trying them says.
@@ -444,6 +470,7 @@ int main(void)
     }
     test_languages();
     test_refusals();
+    test_ambiguity();
     test_masks();
     test_red();
     test_guesses();

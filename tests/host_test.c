@@ -134,6 +134,12 @@ enum stream_phase stream_phase(const struct stream *s)
     return s->phase;
 }
 
+bool stream_stuck(const struct stream *s)
+{
+    (void)s;
+    return false;
+}
+
 const char *stream_error(const struct stream *s)
 {
     return s->phase == STREAM_FAILED ? "a kernel failed" : "";

@@ -271,7 +271,9 @@ static void bodies(void)
         const char *body, *text;
     } rows[] = {
         {"", "empty"},
-        {"[]", "object"},
+        {"[]", "must be a JSON object, found []"},
+        {"null", "must be a JSON object, found null"},
+        {"3", "must be a JSON object, found 3"},
         {"{", "not valid JSON"},
         {"{\"a\":1,\"a\":2}", "not valid JSON"},
         {"{\"a\":1e400}", "not valid JSON"},
@@ -282,7 +284,7 @@ static void bodies(void)
         {"{\"a\":\"\\ud800\"}", "not valid JSON"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        refused(CHAT, rows[i].body, 400, rows[i].text, i < 3 ? rows[i].text : rows[i].body);
+        refused(CHAT, rows[i].body, 400, rows[i].text, i < 5 ? rows[i].text : rows[i].body);
     enum { DEEP = 1000000 };
     char *deep = malloc(DEEP + 1);
     memset(deep, '[', DEEP);
@@ -299,6 +301,70 @@ static void bodies(void)
     strcpy(many + at, "]}");
     refused(CHAT, many, 400, "more than", "more than 2^20 values are refused");
     free(deep), free(many);
+}
+
+// A schema with alternatives that nothing tells apart: one text can be read in more ways than are followed.
+static char *ambiguous(const char *before, const char *after, bool stream)
+{
+    enum { ALTERNATIVES = 70 };
+    char *body = malloc(8192), *at = body;
+    at += sprintf(at,
+                  "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"temperature\":0,\"stream\":%s,"
+                  "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":%s{\"anyOf\":[",
+                  stream ? "true" : "false", before);
+    for (int i = 0; i < ALTERNATIVES; i++)
+        at += sprintf(at, "%s{\"type\":\"string\",\"pattern\":\"a*%.*s\"}", i ? "," : "", i,
+                      "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb");
+    sprintf(at, "]}%s}}}", after);
+    return body;
+}
+
+static void forms(void)
+{
+    static const char before[] = "{\"type\":\"object\",\"required\":[\"a\"],\"additionalProperties\":false,"
+                                 "\"properties\":{\"a\":";
+    for (int late = 0; late < 2; late++) {
+        char *body = ambiguous(late ? before : "", late ? "}}" : "", false);
+        struct reply r = http_ask(port, CHAT, body);
+        ok(r.status == 400 &&
+               strstr(json_at(r.body.data, "error.message"), "response_format: the grammar is too ambiguous") &&
+               !strcmp(json_at(r.body.data, "error.param"), "response_format") &&
+               !strcmp(json_at(r.body.data, "error.type"), "invalid_request_error"),
+           late ? "and when that shows in the middle of the reply" : "a form that is too ambiguous to follow is 400",
+           r.body.data);
+        reply_free_all(&r);
+        free(body);
+    }
+    char *body = ambiguous(before, "}}", true), *last;
+    struct reply r = http_ask(port, CHAT, body);
+    free(stream_text(r.body.data, &last));
+    ok(r.status == 200 && strstr(json_at(last, "error.message"), "too ambiguous") &&
+           !strcmp(json_at(last, "error.type"), "invalid_request_error"),
+       "a stream ends with an event that says so", r.body.data);
+    free(last);
+    free(body);
+    reply_free_all(&r);
+}
+
+// A fault is said of the field that has it.
+static void fields(void)
+{
+    static const struct {
+        const char *body, *param;
+    } rows[] = {
+        {"{" ASK ",\"tools\":{}}", "tools"},
+        {"{" ASK ",\"tools\":[{\"function\":{\"name\":1}}]}", "tools"},
+        {"{" ASK ",\"chat_template_kwargs\":1}", "chat_template_kwargs"},
+        {"{\"messages\":[{\"role\":\"robot\"}]}", "messages"},
+        {"{\"messages\":3,\"tools\":[]}", "messages"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char name[80];
+        struct reply r = http_ask(port, CHAT, rows[i].body);
+        snprintf(name, sizeof name, "%s: what is wrong with it names it (%zu)", rows[i].param, i);
+        ok(r.status == 400 && !strcmp(json_at(r.body.data, "error.param"), rows[i].param), name, r.body.data);
+        reply_free_all(&r);
+    }
 }
 
 static void heads(void)
@@ -495,6 +561,8 @@ int main(void)
     messages();
     ranges();
     bodies();
+    forms();
+    fields();
     heads();
     long_body();
     together();

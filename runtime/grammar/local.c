@@ -73,7 +73,9 @@ static bool grow(struct grammar *g, int32_t configs)
 {
     struct locals *l = &g->locals;
     if (l->count == STATES_MOST || (l->count + 1) * (int64_t)g->classes * (int64_t)sizeof *l->next > TABLE_BYTES)
-        return grammar_fail(g, "the grammar is too ambiguous: too many places in one token");
+        return grammar_fail(g, GRAMMAR_LARGE,
+                            "the grammar is too ambiguous: one token leads to too many places; fewer alternatives are "
+                            "needed, or such as part earlier");
     if (l->count == l->room) {
         const int32_t room = 2 * l->room;
         struct local *at = realloc(l->at, (size_t)room * sizeof *at);
@@ -81,7 +83,7 @@ static bool grow(struct grammar *g, int32_t configs)
         int32_t *next = realloc(l->next, (size_t)room * (size_t)g->classes * sizeof *next);
         l->next = next ? next : l->next;
         if (!at || !next)
-            return grammar_fail(g, "no memory to follow a grammar");
+            return grammar_starve(g);
         l->room = room;
     }
     if (l->config_count + configs > l->config_room) {
@@ -89,7 +91,7 @@ static bool grow(struct grammar *g, int32_t configs)
             2 * l->config_room > l->config_count + configs ? 2 * l->config_room : l->config_count + configs + 64;
         struct grammar_config *grown = realloc(l->configs, (size_t)room * sizeof *grown);
         if (!grown)
-            return grammar_fail(g, "no memory to follow a grammar");
+            return grammar_starve(g);
         l->configs = grown;
         l->config_room = room;
     }

@@ -53,7 +53,7 @@ static bool push_exit(struct grammar *g, uint32_t node)
         const int32_t room = g->exit_room ? 2 * g->exit_room : 1024;
         uint32_t *grown = realloc(g->exits, (size_t)room * sizeof *grown);
         if (!grown)
-            return grammar_fail(g, "no memory to follow a grammar");
+            return grammar_starve(g);
         g->exits = grown;
         g->exit_room = room;
     }
@@ -136,7 +136,7 @@ static const struct local_mask *mask_of(struct grammar *g, int32_t local)
         free(m ? m->exits : NULL);
         free(m);
         free(all);
-        grammar_fail(g, "no memory to follow a grammar");
+        grammar_starve(g);
         return NULL;
     }
     for (int32_t i = 0; i < m->exit_count; i++)
@@ -181,10 +181,10 @@ static bool spread_below(struct grammar *g, int32_t base, const struct list *lef
     if (left->to == left->from || base == FRAME_ROOT)
         return true;
     if (left->calls > SPREAD_MOST)
-        return grammar_fail(g, "the grammar is too deep to follow");
+        return grammar_fail(g, GRAMMAR_LARGE, "the grammar is too deep to follow");
     below = malloc(GRAMMAR_CONFIGS * sizeof *below);
     if (!below)
-        return grammar_fail(g, "no memory to follow a grammar");
+        return grammar_starve(g);
     collect_begin(&c, g, &g->frames, below, GRAMMAR_CONFIGS);
     const bool good = collect_add(&c, frame.node, frame.parent) && spread(g, below, c.count, left, words);
     free(below);
@@ -233,7 +233,7 @@ static bool spread(struct grammar *g, const struct grammar_config *configs, int3
     struct based *based = malloc(((size_t)count + 1) * sizeof *based);
     struct grammar_config *local = malloc(((size_t)count + 1) * sizeof *local);
     if (!based || !local)
-        grammar_fail(g, "no memory to follow a grammar");
+        grammar_starve(g);
     const int32_t n = g->failed ? -1 : cut(g, configs, count, list, words, based);
     bool good = n >= 0;
     for (int32_t i = 0, same; good && i < n; i += same) {
@@ -251,9 +251,7 @@ bool grammar_mask(struct grammar *g, const struct grammar_state *s, uint32_t *wo
 {
     const struct grammar_vocabulary *v = g->vocabulary;
     const int32_t n = (v->vocabulary + 31) / 32;
-    g->error = error;
-    g->failed = false;
-    g->work = WORK_MOST;
+    grammar_call(g, error);
     g->exit_count = 0;
     memset(words, 0, (size_t)n * sizeof *words);
     *count = 0;

@@ -7,19 +7,31 @@
 #include <string.h>
 #include <xxhash.h>
 
-bool grammar_fail(struct grammar *g, const char *why)
+bool grammar_fail(struct grammar *g, enum grammar_fault fault, const char *why)
 {
-    if (!g->failed)
+    if (!g->failed) {
         error_set(g->error, "%s", why);
+        g->fault = fault;
+    }
     g->failed = true;
     return false;
 }
 
-// Every public call begins with it.
-static void begin(struct grammar *g, struct error *error)
+bool grammar_starve(struct grammar *g)
+{
+    return grammar_fail(g, GRAMMAR_STARVED, "no memory to follow a grammar");
+}
+
+enum grammar_fault grammar_fault(const struct grammar *g)
+{
+    return g->fault;
+}
+
+void grammar_call(struct grammar *g, struct error *error)
 {
     g->error = error;
     g->failed = false;
+    g->fault = GRAMMAR_FITS;
     g->work = WORK_MOST;
 }
 
@@ -80,12 +92,12 @@ int32_t frames_find(struct grammar *g, struct frames *s, int32_t node, int32_t l
             return s->slot[at] - 1;
     }
     if (s->count == FRAMES_MOST) {
-        grammar_fail(g, "the grammar has too many places");
+        grammar_fail(g, GRAMMAR_LARGE, "the grammar has too many places");
         return -1;
     }
     if (s->count == s->room) {
         if (!frames_grow(s)) {
-            grammar_fail(g, "no memory to follow a grammar");
+            grammar_starve(g);
             return -1;
         }
         return frames_find(g, s, node, least, most, parent);
@@ -116,7 +128,9 @@ static bool is_new(struct grammar *g, int32_t node, int32_t frame)
         if (g->seen[at].node == node && g->seen[at].frame == frame)
             return false;
     if (g->seen_count++ >= SEEN_MOST || g->work-- <= 0)
-        return grammar_fail(g, "the grammar is too ambiguous: too many ways to read one text");
+        return grammar_fail(g, GRAMMAR_LARGE,
+                            "the grammar is too ambiguous: one text can be read in too many ways; fewer alternatives "
+                            "are needed, or such as part earlier");
     g->seen[at] = (struct seen){node, frame, g->stamp};
     return true;
 }
@@ -124,7 +138,9 @@ static bool is_new(struct grammar *g, int32_t node, int32_t frame)
 static bool keep(struct collect *c, int32_t node, int32_t frame)
 {
     if (c->count == c->room)
-        return grammar_fail(c->grammar, "the grammar is too ambiguous: too many ways to read one text");
+        return grammar_fail(c->grammar, GRAMMAR_LARGE,
+                            "the grammar is too ambiguous: one text can be read in too many ways; fewer alternatives "
+                            "are needed, or such as part earlier");
     c->out[c->count++] = (struct grammar_config){node, frame};
     return true;
 }
@@ -218,7 +234,7 @@ bool collect_step(struct collect *c, const struct grammar_config *from, int32_t 
 bool grammar_begin(struct grammar *g, struct grammar_state *s, bool lead, struct error *error)
 {
     struct collect c;
-    begin(g, error);
+    grammar_call(g, error);
     collect_begin(&c, g, &g->frames, s->config, GRAMMAR_CONFIGS);
     const bool good = collect_add(&c, lead ? g->form.lead : g->form.rules[g->form.root].start, FRAME_ROOT);
     s->count = c.count;
@@ -237,7 +253,7 @@ static bool advance(struct grammar *g, struct grammar_state *s, const char *byte
             return false;
         s->count = c.count;
         if (c.count == 0)
-            return grammar_fail(g, "the grammar does not allow this text");
+            return grammar_fail(g, GRAMMAR_DENIES, "the grammar does not allow this text");
     }
     return true;
 }
@@ -245,7 +261,7 @@ static bool advance(struct grammar *g, struct grammar_state *s, const char *byte
 bool grammar_advance_bytes(struct grammar *g, struct grammar_state *s, const char *bytes, size_t count,
                            struct error *error)
 {
-    begin(g, error);
+    grammar_call(g, error);
     return advance(g, s, bytes, count);
 }
 
@@ -260,13 +276,13 @@ static bool is_end(const struct grammar_vocabulary *v, int32_t token)
 bool grammar_advance(struct grammar *g, struct grammar_state *s, int32_t token, struct error *error)
 {
     const struct grammar_vocabulary *v = g->vocabulary;
-    begin(g, error);
+    grammar_call(g, error);
     if (token < 0 || token >= v->vocabulary)
-        return grammar_fail(g, "the token is outside the vocabulary");
+        return grammar_fail(g, GRAMMAR_DENIES, "the token is outside the vocabulary");
     if (is_end(v, token)) {
         const bool over = grammar_may_end(s);
         s->count = 0;
-        return over || grammar_fail(g, "the grammar does not allow the reply to end here");
+        return over || grammar_fail(g, GRAMMAR_DENIES, "the grammar does not allow the reply to end here");
     }
     if (!(v->outside[token / 8] >> (token % 8) & 1)) {
         const uint32_t at = v->tables->offset[token], end = v->tables->offset[token + 1];
@@ -283,7 +299,7 @@ bool grammar_advance(struct grammar *g, struct grammar_state *s, int32_t token, 
             return false;
     }
     s->count = c.count;
-    return c.count > 0 || grammar_fail(g, "the grammar does not allow this token");
+    return c.count > 0 || grammar_fail(g, GRAMMAR_DENIES, "the grammar does not allow this token");
 }
 
 bool grammar_may_end(const struct grammar_state *s)
@@ -318,6 +334,21 @@ static void make_classes(struct grammar *g)
     }
 }
 
+// A place too large to begin with is refused here and not in the reply: with and without the line ends before it, up to the
+// end of any first token.
+static bool try_first(struct grammar *g, struct error *error)
+{
+    struct grammar_state *first = malloc(sizeof *first);
+    uint32_t *words = calloc((size_t)(g->vocabulary->vocabulary + 31) / 32, sizeof *words);
+    int32_t allowed;
+    bool good = (first && words) || error_set(error, "no memory for a grammar");
+    for (int lead = 0; good && lead < 2; lead++)
+        good = grammar_begin(g, first, lead, error) && grammar_mask(g, first, words, &allowed, error);
+    free(first);
+    free(words);
+    return good;
+}
+
 bool grammar_make(struct grammar **out, const struct grammar_vocabulary *v, struct form *form, struct error *error)
 {
     struct grammar *g = calloc(1, sizeof *g);
@@ -336,12 +367,7 @@ bool grammar_make(struct grammar **out, const struct grammar_vocabulary *v, stru
         grammar_release(g);
         return error_set(error, "no memory for a grammar");
     }
-    // A place too large to begin with is refused here and not in the reply.
-    struct grammar_state *first = malloc(sizeof *first);
-    const bool good = first ? grammar_begin(g, first, false, error) && grammar_begin(g, first, true, error)
-                            : error_set(error, "no memory for a grammar");
-    free(first);
-    if (!good) {
+    if (!try_first(g, error)) {
         grammar_release(g);
         return false;
     }

@@ -112,6 +112,7 @@ struct grammar {
     int64_t work; // left for this call
     struct error *error;
     bool failed;
+    enum grammar_fault fault; // of the last call
     // of a walk over the tree
     int32_t *path;   // [longest + 1] local place by depth
     uint32_t *exits; // a stack of lists
@@ -165,7 +166,11 @@ void grammar_count(struct grammar *grammar);
 // How many plain characters lead on from a local place, up to PLAIN_MOST; 0 too when grammar->failed.
 int locals_plain(struct grammar *grammar, int32_t local);
 
+// Every public call begins with it.
+void grammar_call(struct grammar *grammar, struct error *error);
+
 // Notes why the call in progress fails; returns false.
-bool grammar_fail(struct grammar *grammar, const char *why);
+bool grammar_fail(struct grammar *grammar, enum grammar_fault fault, const char *why);
+bool grammar_starve(struct grammar *grammar); // for lack of memory
 
 #endif

@@ -102,7 +102,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
         return false;
     if (!conversation_read(&r->conversation, json_object_get(r->root, "messages"), tools,
                            json_object_get(r->root, "chat_template_kwargs"), &error)) {
-        exchange_error(x, 400, NULL, "invalid_value", "messages", "%s", error.text);
+        exchange_error(x, 400, NULL, "invalid_value", r->conversation.wrong, "%s", error.text);
         return false;
     }
     if (!ask_thinking(x, &f, r->root, r->conversation.kwargs, &rules->budget))

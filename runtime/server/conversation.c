@@ -178,13 +178,16 @@ bool conversation_read(struct conversation *c, const json_t *messages, json_t *t
 {
     size_t i;
     json_t *message;
-    *c = (struct conversation){0};
+    *c = (struct conversation){.wrong = "messages"};
     if (!json_is_array(messages) || !json_array_size(messages))
         return error_set(error, "messages: an array of at least one message is expected");
+    c->wrong = "chat_template_kwargs";
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return error_set(error, "chat_template_kwargs: an object is expected");
+    c->wrong = "tools";
     if (!check_tools(tools, error))
         return false;
+    c->wrong = "messages";
     c->messages = json_array();
     c->kwargs = json_is_object(kwargs) ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
     json_array_foreach(messages, i, message)
@@ -208,7 +211,7 @@ void conversation_close(struct conversation *c)
     json_decref(c->messages);
     json_decref(c->tools);
     json_decref(c->kwargs);
-    *c = (struct conversation){0};
+    *c = (struct conversation){.wrong = c->wrong};
 }
 
 // ---- rendering -------------------------------------------------------------------------------------------------------------------

@@ -13,13 +13,15 @@
 #include <jansson.h>
 
 struct conversation {
-    json_t *messages; // as the template takes them
-    json_t *tools;    // or NULL
-    json_t *kwargs;   // the template's switches
+    json_t *messages;  // as the template takes them
+    json_t *tools;     // or NULL
+    json_t *kwargs;    // the template's switches
+    const char *wrong; // after a failure: the field that is at fault; static
 };
 
 // Reads messages, tools and the template's switches (the caller keeps all; tools and kwargs may be NULL). Contents become text,
-// arguments of calls objects; leading system and developer messages become one. false: error says which message and why.
+// arguments of calls objects; leading system and developer messages become one. false: error says which message and why, c->wrong which field, and nothing is left
+// to close.
 bool conversation_read(struct conversation *c, const json_t *messages, json_t *tools, const json_t *kwargs,
                        struct error *error);
 void conversation_close(struct conversation *c); // any that is zero or was read

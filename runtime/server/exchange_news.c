@@ -70,6 +70,7 @@ static const char *end_name(const struct exchange *x, enum job_stage stage)
     case JOB_CANCELLED:
         return x->answer.stopped ? "stop" : "cancelled";
     case JOB_REFUSED:
+    case JOB_STUCK:
         return "refused";
     case JOB_FAILED:
     case JOB_DEAD:
@@ -88,6 +89,15 @@ static void fail(struct exchange *x, int status, const char *param, const char *
     }
     x->dialect->fail(x, exchange_error_type(status, x->route->style), message);
     exchange_close(x);
+}
+
+// The form that was asked for cannot be followed: asking again would not help.
+static void stuck(struct exchange *x, const char *why)
+{
+    const char *field = x->job->grammar_field ? x->job->grammar_field : "response_format";
+    char text[sizeof((struct error *)0)->text];
+    snprintf(text, sizeof text, "%s: %.400s", field, why);
+    fail(x, 400, field, text);
 }
 
 static void finish(struct exchange *x, const struct news *n)
@@ -111,6 +121,8 @@ static void finish(struct exchange *x, const struct news *n)
     } else {
         if (!away && stage == JOB_REFUSED)
             fail(x, 400, x->side->param, cause.text);
+        else if (!away && stage == JOB_STUCK)
+            stuck(x, cause.text);
         else if (!away && stage == JOB_CANCELLED)
             fail(x, 503, NULL, "the server ends; ask again when it is back");
         else if (!away)

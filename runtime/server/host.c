@@ -143,9 +143,12 @@ static bool deliver(struct job *job)
     }
     if (!job_final(stage))
         return false;
-    if (stage == JOB_FAILED)
-        error_set(&cause, "%s", stream_error(job->stream));
-    end(job, stage, stage == JOB_FAILED ? &cause : NULL);
+    if (stage != JOB_FAILED) {
+        end(job, stage, NULL);
+        return true;
+    }
+    error_set(&cause, "%s", stream_error(job->stream));
+    end(job, stream_stuck(job->stream) ? JOB_STUCK : JOB_FAILED, &cause);
     return true;
 }
 

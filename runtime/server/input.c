@@ -46,7 +46,7 @@ json_t *input_parse(const char *body, size_t bytes, struct error *error)
     }
     if (!measure(body, bytes, error))
         return NULL;
-    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES, &cause);
+    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
     if (!root) {
         for (char *c = cause.text; *c; c++) // it quotes the body
             *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
@@ -54,8 +54,9 @@ json_t *input_parse(const char *body, size_t bytes, struct error *error)
         return NULL;
     }
     if (!json_is_object(root)) {
+        char shown[80];
+        error_set(error, "the body must be a JSON object, found %s", input_show(root, shown));
         json_decref(root);
-        error_set(error, "a JSON object is expected");
         return NULL;
     }
     return root;

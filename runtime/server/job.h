@@ -20,6 +20,7 @@ enum job_stage {
     JOB_CANCELLED, // by job_cancel
     JOB_REFUSED,   // can never run: the client's to change
     JOB_FAILED,    // in a round or a chunk
+    JOB_STUCK,     // its grammar could not be followed any further: the client's to change
     JOB_DEAD,      // the engine can serve no more
 };
 
@@ -33,6 +34,7 @@ struct job {
     int logprobs;              // as in struct stream_options
     bool ignore_end;           // go on after end tokens
     struct grammar *grammar;   // that the reply must follow, held; or NULL
+    const char *grammar_field; // of the request, which asked for it; static
     const char *grammar_after; // the text behind which it begins; NULL: at once. The server's
     bool no_drafts;            // one token a round; the tokens are the same
     bool background;           // steps aside for those that are not
@@ -49,7 +51,7 @@ struct job {
     struct logprobs *chances; // [reply], or NULL when none are wanted
     struct stream_counters counters;
     double submitted, accepted, first, ended; // by engine_seconds; 0: not yet
-    struct error cause;                       // of JOB_REFUSED, JOB_FAILED, JOB_DEAD
+    struct error cause;                       // of JOB_REFUSED, JOB_FAILED, JOB_STUCK, JOB_DEAD
     // anyone
     atomic_bool cancel;
     int base; // of its tokens, those that the prompt ends with already

@@ -74,6 +74,10 @@ static bool encode(struct exchange *x, const json_t *root, const struct fields *
             exchange_error(x, 400, NULL, NULL, "prompt", "%s", error.text);
         return ok;
     }
+    if (!prompt && !json_object_get(root, "messages")) {
+        exchange_error(x, 400, NULL, NULL, "prompt", "prompt, a text, or messages, an array, is expected");
+        return false;
+    }
     struct conversation c;
     bool reasons;
     bool ok = conversation_read(&c, json_object_get(root, "messages"), json_object_get(root, "tools"),
@@ -81,7 +85,7 @@ static bool encode(struct exchange *x, const json_t *root, const struct fields *
               conversation_encode(&c, x->tokenizer, &x->server->style, NULL, job, &reasons, &error);
     conversation_close(&c);
     if (!ok)
-        exchange_error(x, 400, NULL, NULL, prompt ? "prompt" : "messages", prompt ? "prompt: a text is expected" : "%s",
+        exchange_error(x, 400, NULL, NULL, prompt ? "prompt" : c.wrong, prompt ? "prompt: a text is expected" : "%s",
                        error.text);
     return ok;
 }

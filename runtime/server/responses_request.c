@@ -178,8 +178,10 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
         return true;
     json_t *list = json_array();
     json_object_set_new(out, "tools", list);
-    if (!json_is_array(tools))
-        return bad(x, "tools", 0, "an array is expected");
+    if (!json_is_array(tools)) {
+        exchange_error(x, 400, NULL, "invalid_value", "tools", "tools: an array is expected");
+        return false;
+    }
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
     {
         if (!is(tool, "type", "function") || !*text_of(tool, "name"))

@@ -222,6 +222,7 @@ static bool fulfil(struct exchange *x, const struct wish *w, struct job *job, st
     char *key = key_of(x, w);
     if (!key)
         return error_set(error, "no memory for a grammar");
+    job->grammar_field = w->param;
     job->grammar = recall(s, key);
     if (!job->grammar && compile(&job->grammar, x, w, error)) {
         remember(s, key, job->grammar);
@@ -337,7 +338,8 @@ bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools,
 
 bool structured_calls(struct exchange *x, const json_t *tools, const char *name, bool parallel, struct job *job)
 {
-    const struct wish w = {.kind = KIND_CALLS, .tools = tools, .name = name, .one = name || !parallel};
+    const struct wish w = {
+        .kind = KIND_CALLS, .param = "tools", .tools = tools, .name = name, .one = name || !parallel};
     struct error error = {0};
     bool strict = false;
     if (!x->server->structured || x->server->style.dialect == REPLY_PLAIN)
