@@ -20,11 +20,14 @@ program() { # path, text
 
 # Everything as it should be.
 good() {
+    rm -rf build/cuda
     for f in draft-x-8/contracts embedded/contracts tests/store_test tests/matrix tests/cuda_ops_test lua; do
         program "build/cuda/$f" 'echo "ok 1 - one"; echo "ok 2 - two"; echo 1..2'
     done
     program build/cuda/draft-x-8/draft-x-8 'echo 3 4 5'
     program build/cuda/tests/planted 'exit 0'
+    # shellcheck disable=SC2016 # The packer's arguments: plan, pack.
+    program build/cuda/packer 'cp "$1" "$2"'
     : >build/cuda/draft-x-8/draft-x-8.pack
     # shellcheck disable=SC2016 # Its arguments: --tool NAME --error-exitcode 9 PROGRAM ...
     program sanitizer 'case $5 in *planted) echo "ERROR SUMMARY: 1 error"; exit 9 ;; esac; shift 4; "$@"; echo "ERROR SUMMARY: 0 errors"'
@@ -73,5 +76,83 @@ check "a warning of a sanitizer" 1 "racecheck-ops-rows .*: not clean" --sections
 check "a section that does not exist" 2 "expected some of" --sections speed
 check "a bundle that is not there" 2 "no such file" --bundle nothing
 check "a limit that is no number" 2 "expected a number" --limit soon
+
+# What cannot be run is one line and exit code 2, and leaves the tree alone.
+refused() { # name, text, options of run
+    name=$1 line=$2
+    shift 2
+    text=$(cd "$from" && LUA=build/cuda/lua SANITIZER=./sanitizer "$root/tests/gpu/run" "$@" 2>&1)
+    got=$?
+    count=$((count + 1))
+    if [ $got = 2 ] && [ "$(echo "$text" | wc -l)" = 1 ] && echo "$text" | grep -qF -- "$line"; then
+        echo "ok $count - $name"
+    else
+        failures=$((failures + 1))
+        echo "not ok $count - $name"
+        echo "# exit code $got"
+        echo "$text" | tail -20 | sed "s/^/# /"
+    fi
+}
+
+from=$root
+for s in "" "," "keys," ",keys" "keys,,kernels" "keys kernels" "*"; do
+    refused "sections '$s'" "--sections" --sections "$s"
+done
+for n in 0 -1 010 1.5 99999999999999999999 86401; do refused "a limit of $n" "expected a number from 1 to 86400" --limit "$n"; done
+for n in 0 257 99999999999999999999; do refused "$n jobs" "expected a number from 1 to 256" --jobs "$n"; done
+SANITIZER_SECONDS=1e3 refused "seconds of the sanitizers that are no number" "SANITIZER_SECONDS"
+: >file
+refused "logs in a file" "cannot be made" --out file/logs
+program build/cuda/tests/planted 'echo "no CUDA-capable device is detected" >&2; exit 2'
+refused "no GPU" "no GPU can be used here: no CUDA-capable device" --sections keys
+rm build/cuda/tests/planted
+refused "a build without the program that looks for one" "tests/planted is missing"
+rm -rf build/cuda
+refused "nothing is built" "nothing is built in build/cuda"
+
+# A bundle of these files, seen from another folder.
+pack() { # name; more: one file more
+    { find build/cuda build/test-gpu -type f; [ -z "${more:-}" ] || echo "$more"; } |
+        tar -cf - --no-recursion --owner=0 --group=0 -T - | xz -T1 -0 >"$1"
+}
+good
+mkdir -p build/test-gpu build/cuda/embedded/gen other
+program build/test-gpu/lua5.4 'echo "ok 1 - one"; echo 1..1'
+echo weights >build/cuda/embedded/gen/pack.plan
+pack bundle.xz
+echo foreign >stranger
+more=stranger pack foreign.xz
+ln -s /etc/passwd build/cuda/link
+more=build/cuda/link pack link.xz
+rm build/cuda/link build/test-gpu/lua5.4
+pack bare.xz
+head -c $(($(wc -c <bundle.xz) / 2)) bundle.xz >broken.xz
+rm -rf build/cuda build/test-gpu stranger
+from=$root/other
+refused "a bundle that was cut" "damaged, or no bundle" --bundle ../broken.xz
+refused "a bundle that is none" "damaged, or no bundle" --bundle ../sanitizer
+refused "an archive with a file from elsewhere" "since it holds stranger" --bundle ../foreign.xz
+refused "an archive with a link" "nothing was unpacked" --bundle ../link.xz
+refused "an archive without an interpreter" "no build/test-gpu/lua5.4" --bundle ../bare.xz
+count=$((count + 1))
+if [ -e build/cuda ] || [ -e stranger ]; then
+    failures=$((failures + 1))
+    echo "not ok $count - none of them was unpacked"
+else
+    echo "ok $count - none of them was unpacked"
+fi
+text=$(cd other && "$root/tests/gpu/run" --sections reference,keys,embedded --bundle ../bundle.xz --out logs 2>&1)
+got=$?
+count=$((count + 1))
+if [ $got = 0 ] && echo "$text" | grep -q "^# 0 of 4 tasks failed" && [ -s other/logs/summary.txt ] && [ -s build/cuda/embedded/embedded.pack ]; then
+    echo "ok $count - a bundle and a folder for logs, named from another folder"
+else
+    failures=$((failures + 1))
+    echo "not ok $count - a bundle and a folder for logs, named from another folder"
+    echo "$text" | tail -20 | sed "s/^/# /"
+fi
+program build/cuda/packer 'echo "one" >&2; echo "two" >&2; exit 2'
+rm build/cuda/embedded/embedded.pack
+refused "a pack that cannot be made" "embedded.pack: could not be made: one" --sections keys
 echo "1..$count"
 [ $failures = 0 ]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Red controls of the sanitizers: `planted TOOL` makes the error that the tool must find, and is right otherwise.
+// Red controls of the sanitizers: `planted TOOL` makes the error that the tool must find, and is right otherwise. `planted gpu` says
+// which GPU is here, once a kernel of this build has run on it: exit code 2 and one line when there is none that can be used.
 
 #include <cstdio>
 #include <cstring>
@@ -36,15 +37,39 @@ static __global__ void stranger(float *x)
     x[threadIdx.x] = 1;
 }
 
+static __global__ void nothing(float *x)
+{
+    x[threadIdx.x] = 0;
+}
+
+static int gpu(float *x)
+{
+    cudaDeviceProp properties;
+    nothing<<<1, THREADS>>>(x);
+    cudaError_t status = cudaGetLastError();
+    status = status == cudaSuccess ? cudaDeviceSynchronize() : status;
+    status = status == cudaSuccess ? cudaGetDeviceProperties(&properties, 0) : status;
+    if (status != cudaSuccess) {
+        std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
+        return 2;
+    }
+    std::puts(properties.name);
+    return 0;
+}
+
 int main(int count, char **words)
 {
     const char *tool = count == 2 ? words[1] : "";
     float *x = nullptr, *y = nullptr;
-    if (cudaMalloc(&x, ROOM) != cudaSuccess || cudaMalloc(&y, ROOM) != cudaSuccess) {
-        std::fprintf(stderr, "no GPU, or no memory\n");
+    cudaError_t status = cudaMalloc(&x, ROOM);
+    status = status == cudaSuccess ? cudaMalloc(&y, ROOM) : status;
+    if (status != cudaSuccess) {
+        std::fprintf(stderr, "%s\n", cudaGetErrorString(status));
         return 2;
     }
     cudaMemset(y, 0, ROOM);
+    if (!std::strcmp(tool, "gpu"))
+        return gpu(y);
     if (!std::strcmp(tool, "memcheck"))
         outside<<<1, THREADS>>>(y);
     else if (!std::strcmp(tool, "racecheck"))
@@ -54,7 +79,7 @@ int main(int count, char **words)
     else if (!std::strcmp(tool, "synccheck"))
         stranger<<<1, THREADS>>>(y);
     else {
-        std::fprintf(stderr, "usage: planted memcheck|racecheck|initcheck|synccheck\n");
+        std::fprintf(stderr, "usage: planted gpu|memcheck|racecheck|initcheck|synccheck\n");
         return 2;
     }
     cudaDeviceSynchronize();
