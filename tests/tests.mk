@@ -79,6 +79,12 @@ $(T)/dialects_test $(T)/structured_test $(T)/warm_test: $(T)/%: tests/%.c $(T)/t
 	@echo "  cc $<"
 	@$(CC) $(BASE) -Wno-unused-function -I$(MODEL_TEST)/gen -o $@ $(filter %.c,$^) $(filter-out %/template.c.o,$(wildcard $(MODEL_TEST)/gen/*.o)) $(T)/engine.a $(LIBS)
 
+# The embedded model's binary with that template, for the server's tests of reasoning.
+$(T)/reasons: $(T)/turns/chat_template.c $(B)/common/runtime/main.o $(T)/engine.a all
+	@echo "  link $@"
+	@$(CC) $(BASE) -Wno-unused-function -I$(MODEL_TEST)/gen -o $@ $(filter %.c %.o,$^) $(filter-out %/template.c.o,$(wildcard $(MODEL_TEST)/gen/*.o)) $(T)/engine.a $(LIBS)
+$(T)/warm_http_test: | $(T)/reasons
+
 # Grammars, over the embedded model's vocabulary.
 $(T)/grammar_test: tests/grammar_test.c $(T)/engine.a all
 	@echo "  cc $<"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kept prompts over HTTP, with the embedded model: the next turn begins behind the reply once the server was quiet, an edited one at
-// the edit, another process where the last one ended; and each reply has the token ids that it has without a cache.
+// the edit, another process where the last one ended; and each reply has the token ids that it has without a cache. With a template
+// that has reasoning: what a reply says that it read from the cache when its reasoning was cut short and it went on.
 
 #include "tests/http.h"
 #include "tests/tap.h"
@@ -16,23 +17,31 @@ static const char second[] = ", {\"role\": \"user\", \"content\": \"And how do I
 static const char edited[] = ", {\"role\": \"user\", \"content\": \"And what about gzip, the other command?\"}";
 
 struct turn {
-    int status, prompt, cached;
+    int status, prompt, cached, reasoned;
     char text[2048], sha[80]; // as JSON; of its token ids
 };
 
-static struct turn ask(int port, const char *messages)
+// budget: most tokens of reasoning.
+static struct turn ask_within(int port, const char *messages, int budget)
 {
     char body[TALK + 200];
     struct turn t = {0};
-    snprintf(body, sizeof body, "{\"messages\": [%s], \"max_tokens\": 24, \"temperature\": 0}", messages);
+    snprintf(body, sizeof body, "{\"messages\": [%s], \"max_tokens\": 24, \"temperature\": 0, \"thinking_budget\": %d}",
+             messages, budget);
     struct reply r = http_ask(port, "/v1/chat/completions", body);
     t.status = r.status;
     t.prompt = atoi(json_at(r.body.data, "usage.prompt_tokens"));
     t.cached = atoi(json_at(r.body.data, "usage.prompt_tokens_details.cached_tokens"));
+    t.reasoned = atoi(json_at(r.body.data, "usage.completion_tokens_details.reasoning_tokens"));
     snprintf(t.text, sizeof t.text, "%s", json_at(r.body.data, "choices.0.message"));
     snprintf(t.sha, sizeof t.sha, "%s", json_at(r.body.data, "pianola.token_sha"));
     reply_free_all(&r);
     return t;
+}
+
+static struct turn ask(int port, const char *messages)
+{
+    return ask_within(port, messages, 1 << 20);
 }
 
 // A counter of /metrics, or -1.
@@ -60,7 +69,29 @@ static bool same(const struct turn *a, const struct turn *b)
     return a->status == 200 && b->status == 200 && a->sha[0] && !strcmp(a->sha, b->sha) && a->prompt == b->prompt;
 }
 
-int main(void)
+// The embedded model with the template of another, whose prompts end in open reasoning. A reply whose reasoning is cut short is made in
+// two parts, of which the second begins at the first one's state: that was not in the cache when the client asked.
+static void budgets(const char *binary)
+{
+    const char *const none[] = {"--prompt-cache-gib", "0", "--context", "1024", "--quiet", NULL};
+    const char *const kept[] = {"--prompt-cache-gib", "0.05", "--context", "1024", "--quiet", NULL};
+    char detail[200];
+    setenv("BINARY", binary, 1);
+    struct served plain = serve_start(none), s = serve_start(kept);
+    const struct turn right = ask_within(plain.port, first, 8), one = ask_within(s.port, first, 8),
+                      again = ask_within(s.port, first, 8), whole = ask(s.port, first);
+    snprintf(detail, sizeof detail, "%d of %d cached, then %d; %d and %d tokens of reasoning", one.cached, one.prompt,
+             again.cached, one.reasoned, whole.reasoned);
+    ok(same(&one, &right) && one.reasoned > 0 && one.reasoned < whole.reasoned && strcmp(one.sha, whole.sha),
+       "a reply goes on after its budget of reasoning", detail);
+    ok(one.cached == 0 && right.cached == 0, "a first turn that went on read all of its prompt", detail);
+    ok(same(&again, &right) && again.cached > 0 && again.cached < one.prompt, "the same again, no more than its prompt",
+       detail);
+    serve_stop(&s);
+    serve_stop(&plain);
+}
+
+int main(int argc, char **argv)
 {
     char folder[64], talk[TALK], other[TALK], detail[200];
     snprintf(folder, sizeof folder, "build/tests/warm-http-%d", (int)getpid());
@@ -95,5 +126,8 @@ int main(void)
     char command[120];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     ok(system(command) == 0, "the folder is away", "");
+    const char *slash = argc ? strrchr(argv[0], '/') : NULL; // it lies beside this program
+    snprintf(other, sizeof other, "%.*s/reasons", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    budgets(other);
     return done();
 }
