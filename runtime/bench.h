@@ -13,8 +13,9 @@
 
 enum {
     BENCH_REPEATS = 1000,
-    BENCH_PROFILED = 8, // rounds that the kernels' times are averaged over
-    BENCH_GRAPHS = 128, // programs by number of lanes
+    BENCH_PROFILED = 8,    // rounds that the kernels' times are averaged over
+    BENCH_GRAPHS = 128,    // programs by number of lanes
+    BENCH_WARM_ROUNDS = 8, // of lanes together and of drafts at a given acceptance, before the clock starts
     BENCH_LEAST_BYTES = 1 << 30,
     BENCH_LOAD = 128,
 };

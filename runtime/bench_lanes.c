@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { WARM_ROUNDS = 8, LANE_PROMPT = 512 };
+enum { LANE_PROMPT = 512 };
 
 // ---- lanes together -----------------------------------------------------------------------------------------------------------
 
@@ -19,9 +19,6 @@ static bool open_streams(struct bench *b, struct stream **streams, int lanes, co
     const int count = b->prompt - lanes < LANE_PROMPT ? b->prompt - lanes : LANE_PROMPT;
     int32_t ids[MAX_WINDOW];
     int made;
-    if (count < 1)
-        return error_set(error, "--prompt: expected more than %d tokens for %d lanes, found %d", lanes, lanes,
-                         b->prompt);
     for (int i = 0; i < lanes; i++)
         if (!stream_open(b->engine, &streams[i], options, error) ||
             !stream_prompt(streams[i], b->ids + i, count, 0, 0, NULL, NULL, error) || !stream_first(streams[i], error))
@@ -32,16 +29,16 @@ static bool open_streams(struct bench *b, struct stream **streams, int lanes, co
     return true;
 }
 
-// Rounds until every lane has made so many tokens; *seconds without the first few, *tokens of all lanes in that time.
+// A few rounds, and then more until every lane has made so many tokens: *tokens of all lanes in the *seconds of those.
 static bool run_rounds(struct bench *b, struct stream **streams, int lanes, int each, double *seconds, int64_t *tokens,
                        struct error *error)
 {
     int32_t ids[MAX_WINDOW];
     int64_t made = 0;
-    double start = 0;
+    double start = cli_seconds();
     *tokens = 0;
-    for (int round = 0; made < (int64_t)each * lanes; round++) {
-        if (round == WARM_ROUNDS) {
+    for (int round = 0; round <= BENCH_WARM_ROUNDS || made < (int64_t)each * lanes; round++) {
+        if (round == BENCH_WARM_ROUNDS) {
             start = cli_seconds();
             made = 0;
         }

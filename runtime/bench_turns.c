@@ -75,10 +75,13 @@ static bool open_turns(struct bench_turns *b, const struct settings *s, struct e
     b->reply = (int)s->decode_rows;
     b->repeats = (int)s->repeat;
     b->synthetic = s->weights && !strcmp(s->weights, "synthetic");
-    for (int i = 0; i < b->histories.count; i++)
-        longest = b->histories.number[i] > longest ? b->histories.number[i] : longest;
     if (!check_flags(s, error))
         return false;
+    for (int i = 0; i < b->histories.count; i++) {
+        longest = b->histories.number[i] > longest ? b->histories.number[i] : longest;
+        if (!turn_check((int)b->histories.number[i], b->reply, b->fresh, error))
+            return false;
+    }
     b->ids = bench_ids((int)longest + b->fresh, b->synthetic, error);
     if (!b->ids || !open_engine(b, s, (int)longest, error))
         return false;

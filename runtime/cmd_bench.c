@@ -150,10 +150,43 @@ int32_t *bench_ids(int wanted, bool synthetic, struct error *error)
     return ids;
 }
 
+// Flags that go together, and those that do not.
+static bool check_flags(const struct settings *s, struct error *error)
+{
+    const bool accept = settings_given(s, FLAG_ACCEPT);
+    if (s->gnuplot && s->json)
+        return error_set(error, "--gnuplot and --json: both are all that is printed; give one of them");
+    if (settings_given(s, FLAG_TURNS))
+        return true; // bench_turns looks at the others
+    if (settings_given(s, FLAG_TURN_TOKENS) || settings_given(s, FLAG_CACHE_GIB))
+        return error_set(error, "--turn-tokens and --prompt-cache-gib are of --turns, which is missing");
+    if (settings_given(s, FLAG_DRAFTS) && !accept)
+        return error_set(error, "--drafts is of --accept, which is missing");
+    if (accept && s->no_drafts)
+        return error_set(error, "--accept times drafts, and --no-drafts makes none: leave one of them out");
+    if (accept && (!model.has_head || model.window < 2))
+        return error_set(error, "--accept: this build drafts nothing; leave it out");
+    if (s->beside && model.lanes < 2)
+        return error_set(error, "--beside: two lanes are needed, and this build has one; make LANES=2 builds more");
+    if (s->lanes > 1 && s->prompt_rows <= s->lanes)
+        return error_set(error, "--prompt: expected more than %lld tokens for %lld lanes, found %lld",
+                         (long long)s->lanes, (long long)s->lanes, (long long)s->prompt_rows);
+    if (accept && s->prompt_rows < 2)
+        return error_set(error, "--prompt: expected at least 2 tokens for --accept, found 1");
+    return true;
+}
+
+// Positions of a stream that decodes, the rounds before the clock starts and one that ends beyond its last token included.
+static int64_t positions_of(const struct bench *b)
+{
+    const int64_t rounds = (BENCH_WARM_ROUNDS + 2) * (int64_t)model.window, more = 4 * MAX_WINDOW + BENCH_PROFILED;
+    return b->prompt + b->tokens + (rounds > more ? rounds : more);
+}
+
 static bool open_engine(struct bench *b, const struct settings *s, struct error *error)
 {
     struct engine_options options = cli_engine_options(s);
-    int64_t need = b->prompt + b->tokens + 4 * MAX_WINDOW + BENCH_PROFILED;
+    int64_t need = positions_of(b);
     b->lanes = (int)s->lanes;
     if (s->beside) {
         options.lanes = options.lanes < 2 ? 2 : options.lanes;
@@ -179,8 +212,6 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->prompt_program = model.plain_prompt;
     b->per_op = s->per_op;
     b->chance = s->accept;
-    if (b->repeats > BENCH_REPEATS)
-        return error_set(error, "--repeat: expected at most %d, found %d", BENCH_REPEATS, b->repeats);
     b->ids = bench_ids(b->prompt, b->synthetic, error);
     if (!b->ids || !open_engine(b, s, error))
         return false;
@@ -208,12 +239,10 @@ void bench_load(char load[BENCH_LOAD])
 
 static int bench_run(const struct settings *settings, struct error *error)
 {
+    if (!check_flags(settings, error))
+        return EXIT_BAD;
     if (settings_given(settings, FLAG_TURNS))
         return bench_turns(settings, error) ? 0 : EXIT_BAD;
-    if (settings_given(settings, FLAG_TURN_TOKENS) || settings_given(settings, FLAG_CACHE_GIB)) {
-        error_set(error, "--turn-tokens and --prompt-cache-gib are of --turns, which is missing");
-        return EXIT_BAD;
-    }
     struct bench *b = calloc(1, sizeof *b);
     bool ok = b || error_set(error, "no memory");
     ok = ok && open_bench(b, settings, error);
@@ -249,7 +278,9 @@ const struct command command_bench = {
         "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
         "compares a\n"
         "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
-        "--lanes: also 1, 2, 4, 8 streams together. --accept: also drafted rounds whose drafts land with that chance.\n"
+        "--lanes: also 1, 2, 4, 8 streams together. --accept: also drafted rounds whose drafts land with that chance, "
+        "up to\n"
+        "--drafts of them a round. --json and --gnuplot: one of them.\n"
         "--beside: also a reply while a prompt is read, its share of the time and its longest gap.\n"
         "host us/round: from the end of a round to the launch of the next, while the target waits; programs: what each "
         "graph\n"

@@ -109,8 +109,8 @@ static bool record(const struct settings *s, struct error *error)
     struct output output = {0};
     struct check_header h = header_expected();
     bool ok = r.rows || error_set(error, "no memory for the reference rows");
-    ok = ok && open_with(&engine, s, "portable", 1, error) && compute(engine, 0, 0, &r, error) &&
-         output_open(&output, s->record, error);
+    ok = ok && output_open(&output, s->record, error) && open_with(&engine, s, "portable", 1, error) &&
+         compute(engine, 0, 0, &r, error);
     if (ok &&
         (fwrite(&h, sizeof h, 1, output.file) != 1 || fwrite(r.rows, 1, rows_bytes(), output.file) != rows_bytes()))
         ok = error_set(error, "%s: cannot be written; is the disk full?", s->record);

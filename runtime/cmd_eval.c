@@ -4,6 +4,7 @@
 // unless all of it was computed.
 
 #include "runtime/cli.h"
+#include "runtime/memory_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,9 +60,6 @@ static bool check_request(struct eval *e, struct error *error)
     e->keep = settings_given(s, FLAG_LAST) ? (int)s->last : 1;
     if (e->keep > e->count)
         return error_set(error, "--last: expected at most %d, the number of ids, found %d", e->count, e->keep);
-    if (s->chunk > model.chunk)
-        return error_set(error, "--chunk: expected at most %d, which this binary was built for, found %lld",
-                         model.chunk, (long long)s->chunk);
     return true;
 }
 
@@ -107,26 +105,28 @@ static bool evaluate(struct eval *e, struct engine *engine, struct error *error)
     struct stream *stream = NULL;
     if (!stream_open(engine, &stream, &options, error))
         return false;
-    bool ok = !s->out || output_open(&e->output, s->out, error);
     bool logits = s->out || !s->greedy;
-    ok = ok && stream_prompt(stream, e->ids, e->count, (int)(s->chunk ? s->chunk : s->solo_chunk), logits ? e->keep : 0,
-                             logits ? take_logits : NULL, e, error);
+    bool ok = stream_prompt(stream, e->ids, e->count, (int)(s->chunk ? s->chunk : s->solo_chunk), logits ? e->keep : 0,
+                            logits ? take_logits : NULL, e, error);
     if (ok && e->failed)
         ok = error_set(error, "%s: cannot be written; is the disk full?", s->out);
     ok = ok && (!s->greedy || continue_greedily(e, stream, error));
     stream_close(stream);
-    if (ok && s->out)
-        ok = output_commit(&e->output, error);
-    output_abandon(&e->output);
-    return ok;
+    return ok && (!s->out || output_commit(&e->output, error));
 }
 
 // A context that was not asked for holds what was asked for, as far as the model goes.
-static void fit_context(struct eval *e, struct engine_options *options)
+static bool fit_context(struct eval *e, struct engine_options *options, struct error *error)
 {
-    int64_t need = e->count + e->settings->greedy + ROOM;
+    const int64_t greedy = e->settings->greedy, need = e->count + greedy + ROOM;
     if (!settings_given(e->settings, FLAG_CONTEXT) && need > 8192)
         options->context = (int)(need < model.max_context ? need : model.max_context);
+    const int context = memory_context(options->context);
+    if (e->count > context || e->count + greedy - 1 > context) // the last id of a reply needs no position
+        return error_set(error,
+                         "%d ids and %lld of a reply do not fit: the context is %d positions; use --context N up to %d",
+                         e->count, (long long)greedy, context, model.max_context);
+    return true;
 }
 
 static int eval_run(const struct settings *settings, struct error *error)
@@ -136,11 +136,12 @@ static int eval_run(const struct settings *settings, struct error *error)
     bool ok = read_ids(&e, error) && check_request(&e, error);
     if (ok) {
         struct engine_options options = cli_engine_options(settings);
-        fit_context(&e, &options);
         e.last = malloc((size_t)model.vocabulary * sizeof *e.last);
-        ok = e.last ? engine_open(&engine, &options, error) : error_set(error, "no memory for a row of logits");
+        ok = (e.last || error_set(error, "no memory for a row of logits")) && fit_context(&e, &options, error) &&
+             (!settings->out || output_open(&e.output, settings->out, error)) && engine_open(&engine, &options, error);
     }
     ok = ok && evaluate(&e, engine, error);
+    output_abandon(&e.output);
     for (int i = 0; ok && i < e.replied; i++)
         printf(i ? " %d" : "%d", e.reply[i]);
     if (ok && e.replied)

@@ -5,6 +5,7 @@
 
 #define _GNU_SOURCE // getline
 #include "runtime/cli.h"
+#include "runtime/memory_plan.h"
 #include "runtime/prompt.h"
 
 #include <jansson.h>
@@ -109,15 +110,23 @@ static uint64_t seed_of(const int32_t *ids, size_t count)
     return hash;
 }
 
+static bool check_room(const struct settings *s, size_t count, struct error *error)
+{
+    const int context = memory_context((int)s->context);
+    if (!count)
+        return error_set(error, "the prompt is empty");
+    if (count > (size_t)context)
+        return error_set(error, "the prompt has %zu tokens, the context holds %d; raise --context or shorten it", count,
+                         context);
+    return true;
+}
+
 // Opens the stream at the first turn; later turns continue it.
 static bool feed(struct run *r, const int32_t *ids, size_t count, struct error *error)
 {
     const struct settings *s = r->settings;
-    if (!count)
-        return error_set(error, "the prompt is empty");
-    if (count > (size_t)engine_context(r->engine))
-        return error_set(error, "the prompt has %zu tokens, the context holds %d; raise --context or shorten it", count,
-                         engine_context(r->engine));
+    if (!check_room(s, count, error))
+        return false;
     if (!r->stream) {
         struct stream_options options = {
             .sampling = {.temperature = (float)s->temperature,
@@ -252,15 +261,18 @@ static bool read_prompt(const struct settings *s, char **text, size_t *bytes, st
     return *bytes || error_set(error, "the prompt is empty; give -p TEXT, -f FILE or text on standard input");
 }
 
-static bool run_once(struct run *r, const char *text, size_t bytes, struct error *error)
+// The ids of the one prompt, malloc'd. Needs no engine, so that what is wrong is said before one loads.
+static bool encode_once(struct run *r, int32_t **ids, size_t *count, struct error *error)
 {
-    int32_t *ids = NULL;
-    size_t count = 0;
-    bool ok = r->settings->raw ? encode_raw(r, text, bytes, &ids, &count, error)
-                               : add_message(r, "user", text, bytes, error) && encode_messages(r, &ids, &count, error);
-    ok = ok && feed(r, ids, count, error) && answer(r, error);
-    free(ids);
-    return ok;
+    char *text = NULL;
+    size_t bytes = 0;
+    bool ok = read_prompt(r->settings, &text, &bytes, error);
+    if (ok && r->settings->raw)
+        ok = encode_raw(r, text, bytes, ids, count, error);
+    else
+        ok = ok && add_message(r, "user", text, bytes, error) && encode_messages(r, ids, count, error);
+    free(text);
+    return ok && check_room(r->settings, *count, error);
 }
 
 // One turn of a chat. What goes wrong with a turn (a full context, say) is told, and the turn is forgotten.
@@ -325,22 +337,22 @@ static bool chat(struct run *r, struct error *error)
 static int run_run(const struct settings *settings, struct error *error)
 {
     struct run r = {.settings = settings};
-    char *text = NULL;
-    size_t bytes = 0;
+    int32_t *ids = NULL;
+    size_t count = 0;
     bool chatting = !settings->prompt && !settings->file && isatty(STDIN_FILENO);
     bool ok = !(settings->raw && (settings->system || chatting)) ||
               error_set(error, settings->system ? "--raw: takes no --system" : "--raw: needs -p, -f or piped text");
-    ok = ok && tokenizer_open(&r.tokenizer, &tokenizer_tables, error) &&
-         (chatting || read_prompt(settings, &text, &bytes, error));
+    r.messages = json_array();
+    ok = ok && (r.messages || error_set(error, "no memory")) &&
+         tokenizer_open(&r.tokenizer, &tokenizer_tables, error) && start_messages(&r, error) &&
+         (chatting || encode_once(&r, &ids, &count, error));
     if (ok) {
         struct engine_options options = cli_engine_options(settings);
         ok = engine_open(&r.engine, &options, error);
     }
-    r.messages = json_array();
-    ok = ok && (r.messages || error_set(error, "no memory")) && start_messages(&r, error);
     if (ok)
         listen_for_interrupts(true);
-    ok = ok && (chatting ? chat(&r, error) : run_once(&r, text, bytes, error));
+    ok = ok && (chatting ? chat(&r, error) : (feed(&r, ids, count, error) && answer(&r, error)));
     if (ok)
         summary(&r);
     stream_close(r.stream);
@@ -348,7 +360,7 @@ static int run_run(const struct settings *settings, struct error *error)
     tokenizer_close(r.tokenizer);
     json_decref(r.messages);
     free(r.reply);
-    free(text);
+    free(ids);
     if (!ok)
         return EXIT_BAD;
     return !chatting && r.stop == STOP_INTERRUPT && interrupted ? EXIT_INTERRUPTED : 0;

@@ -145,14 +145,17 @@ static int serve_run(const struct settings *settings, struct error *error)
     const struct server_options server_options = read_options(settings);
     struct engine *engine = NULL;
     struct server *server = NULL;
+    struct fit fit;
     sigset_t set;
     int code = EXIT_BAD, wanted = (int)settings->parallel;
     hold_signals(&set);
-    warn_open(settings);
     if (!wanted && settings_given(settings, FLAG_LANES))
         wanted = (int)settings->lanes;
-    if (fit_lanes(&options, wanted, error) && engine_open(&engine, &options, error) &&
-        server_open(&server, engine, &server_options, error)) {
+    if (server_open(&server, &server_options, error) && fit_lanes(&fit, &options, wanted, error) &&
+        engine_open(&engine, &options, error) && server_start(server, engine, error)) {
+        if (!settings->quiet)
+            fit_print(&fit);
+        warn_open(settings);
         announce(settings, server);
         code = serve_until_signal(server, &set, error);
     }

@@ -64,12 +64,14 @@ int main(int argc, char **argv)
         error_set(&error, "unknown command \"%.60s\"; see %s --help", argv[1], model.name);
         return complain(&error);
     }
+    const struct build_limits limits = {model.max_context, model.lanes, model.chunk,
+                                        model.has_head ? model.window - 1 : 0};
     struct settings settings;
     options_defaults(&settings, model.temperature, model.top_k, model.top_p, model.min_p);
-    if (!options_parse(&settings, command, argc - 2, argv + 2, &error))
+    if (!options_parse(&settings, command, &limits, argc - 2, argv + 2, &error))
         return complain(&error);
     if (settings.help) {
-        options_help(stdout, model.name, command);
+        options_help(stdout, model.name, command, &limits);
         return cli_flush(&error) ? 0 : complain(&error);
     }
     int code = command->run(&settings, &error);

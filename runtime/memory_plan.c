@@ -20,12 +20,17 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+int memory_context(int asked)
+{
+    return asked ? asked : model.max_context < DEFAULT_CONTEXT ? model.max_context : DEFAULT_CONTEXT;
+}
+
 static bool choose(struct memory_plan *p, const struct memory_request *r, struct error *error)
 {
     p->lanes = r->lanes ? r->lanes : 1;
     if (p->lanes < 1 || p->lanes > model.lanes)
         return error_set(error, "--lanes: this build has 1 to %d, found %d", model.lanes, p->lanes);
-    p->context = r->context ? r->context : model.max_context < DEFAULT_CONTEXT ? model.max_context : DEFAULT_CONTEXT;
+    p->context = memory_context(r->context);
     if (p->context < 1 || p->context > model.max_context)
         return error_set(error, "--context: this model takes 1 to %d, found %d", model.max_context, p->context);
     p->page = r->page ? r->page : DEFAULT_PAGE;

@@ -34,6 +34,9 @@ struct memory_plan {
     int64_t total;                    // with weights and arena; without what the process itself takes
 };
 
+// Positions that a stream may hold where so many were asked for; 0: none were.
+int memory_context(int asked);
+
 // Sizes of a request; false with the option, the limit and what was found when it cannot be met.
 bool memory_plan_make(struct memory_plan *plan, const struct memory_request *request, struct error *error);
 

@@ -62,14 +62,14 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_ISA]          = CHOICE("--isa", isa, "portable|avx2|avx512|amx", "instruction set; default: the best that this machine has"),
     [FLAG_CONTEXT]      = INTEGER("--context", context, "N", 0, 1 << 24, "positions a stream may hold; 0: the model's limit, at most 8192"),
     [FLAG_LANES]        = INTEGER("--lanes", lanes, "N", 1, 8, "streams at a time"),
-    [FLAG_PAGE]         = INTEGER("--page", page, "N", 0, 65536, "positions a cache page, a multiple of 4; 0: 64"),
+    [FLAG_PAGE]         = INTEGER("--page", page, "N", 0, 4096, "positions a cache page, a multiple of 4; 0: 64"),
     [FLAG_PAGE_ORDER]   = {"--kv-page-test", "--page-order", KIND_CHOICE, AT(page_order), "identity|reversed|shuffled", "order of cache pages, for tests; replies are the same", 0, 0, "identity|reversed|shuffled"},
     [FLAG_KV_CACHE]     = CHOICE("--kv-cache", kv_cache, "f32|bf16|fp8", "encoding of the attention cache; default f32 on a CPU, bf16 on a GPU"),
     [FLAG_MMAP]         = SWITCH("--mmap", map, "map the weight file instead of reading it"),
     [FLAG_PACK]         = TEXT("--pack", NULL, pack, "FILE", "weight file; default: embedded, else NAME.pack beside the binary"),
     [FLAG_WEIGHTS]      = CHOICE("--weights", weights, "file|synthetic", "synthetic: generated weights, no file is read"),
     [FLAG_NO_DRAFTS]    = SWITCH("--no-drafts", no_drafts, "one token a round; replies are the same"),
-    [FLAG_EAGER]        = SWITCH("--eager", eager, "no captured graphs; results are the same"),
+    [FLAG_EAGER]        = SWITCH("--eager", eager, "no captured graphs; results are the same. So does GRAPHS=off in the environment"),
     [FLAG_POOL_PAGES]   = INTEGER("--pool-pages", pool_pages, "N", 0, MANY, "pages of the cache; 0: every lane can hold a whole context, or what the card has room for"),
     [FLAG_ROUND_ROWS]   = INTEGER("--round-rows", round_rows, "N", 0, 128, "most rows of a round; lanes over that take turns; 0: no limit"),
     [FLAG_SOLO_CHUNK]   = INTEGER("--solo-chunk", solo_chunk, "N", 0, 1 << 24, "prompt rows a pass while nothing decodes; 0: the most"),
@@ -99,11 +99,11 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_GNUPLOT]      = SWITCH("--gnuplot", gnuplot, "print a chart of time a kernel, as a script for gnuplot"),
     [FLAG_RECORD]       = TEXT("--record", NULL, record, "FILE", "make the reference rows with portable kernels and one thread, and write them to FILE"),
     [FLAG_ROWS]         = TEXT("--rows", NULL, rows, "FILE", "reference rows; default: NAME.check beside the binary"),
-    [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; default 512"),
+    [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; the context holds them and --decode; default 512"),
     [FLAG_DECODE_ROWS]  = INTEGER("--decode", decode_rows, "N", 1, 1 << 20, "tokens to decode a repeat; default 32"),
     [FLAG_REPEAT]       = INTEGER("--repeat", repeat, "N", 1, 1000, "repeats, of which the median counts; default 5"),
     [FLAG_ACCEPT]       = REAL("--accept", accept, "P", 0, 1, "time drafted rounds whose drafts are accepted with this chance, right or wrong"),
-    [FLAG_DRAFTS]       = INTEGER("--drafts", drafts, "N", 0, 15, "drafts a round where --accept is given; default: as many as pay"),
+    [FLAG_DRAFTS]       = INTEGER("--drafts", drafts, "N", 1, 15, "drafts a round of --accept; default: as many as pay"),
     [FLAG_BESIDE]       = INTEGER("--beside", beside, "N", 2, 1 << 24, "time a reply beside a prompt of N tokens that is being read"),
     [FLAG_TURNS]        = {"--turns", NULL, KIND_INTEGERS, AT(turns), "N,N,...", "time to the first token of a chat's next turn behind a history of N tokens", 48, 1 << 24, NULL},
     [FLAG_TURN_TOKENS]  = INTEGER("--turn-tokens", turn_tokens, "N", 1, 1 << 20, "tokens that are new in that turn; default 64"),
@@ -147,6 +147,43 @@ void options_defaults(struct settings *settings, float temperature, int top_k, f
     };
 }
 
+// ---- ranges ---------------------------------------------------------------------------------------------------------
+
+// Flags whose values end where the build does, and what builds more.
+static const struct {
+    enum flag flag;
+    size_t offset; // in struct build_limits
+    const char *more;
+} built[] = {
+    {FLAG_CONTEXT, offsetof(struct build_limits, context), ""},
+    {FLAG_PROMPT_ROWS, offsetof(struct build_limits, context), ""},
+    {FLAG_DECODE_ROWS, offsetof(struct build_limits, context), ""},
+    {FLAG_BESIDE, offsetof(struct build_limits, context), ""},
+    {FLAG_TURNS, offsetof(struct build_limits, context), ""},
+    {FLAG_TURN_TOKENS, offsetof(struct build_limits, context), ""},
+    {FLAG_GREEDY, offsetof(struct build_limits, context), ""},
+    {FLAG_LAST, offsetof(struct build_limits, context), ""},
+    {FLAG_LANES, offsetof(struct build_limits, lanes), "; make LANES=N builds more"},
+    {FLAG_PARALLEL, offsetof(struct build_limits, lanes), "; make LANES=N builds more"},
+    {FLAG_CHUNK, offsetof(struct build_limits, chunk), "; make CHUNK=N builds more"},
+    {FLAG_DRAFTS, offsetof(struct build_limits, drafts), "; make WINDOW=N builds N - 1"},
+};
+
+// The row with the most that it takes in this build. *more: what builds more, "" where nothing does.
+static struct flag_row fitted(const struct flag_row *row, const struct build_limits *limits, const char **more)
+{
+    struct flag_row fit = *row;
+    *more = "";
+    for (size_t i = 0; i < sizeof built / sizeof *built; i++) {
+        const double most = (double)*(const int64_t *)(const void *)((const char *)limits + built[i].offset);
+        if (row != &rows[built[i].flag] || most >= row->most || most < row->least)
+            continue;
+        fit.most = most;
+        *more = built[i].more;
+    }
+    return fit;
+}
+
 // ---- values ---------------------------------------------------------------------------------------------------------
 
 static bool digits(const char *text)
@@ -160,13 +197,14 @@ static bool in_range(const struct flag_row *row, double value)
     return value >= row->least && value <= row->most; // false for NaN
 }
 
-static bool bad_number(const struct flag_row *row, const char *name, const char *text, struct error *error)
+static bool bad_number(const struct flag_row *row, const char *name, const char *text, const char *more,
+                       struct error *error)
 {
     const char *what = row->kind == KIND_REAL ? "a number" : "a whole number";
     if (row->kind == KIND_UNSIGNED)
         return error_set(error, "%s: expected %s from 0 to 18446744073709551615, found \"%.60s\"", name, what, text);
-    return error_set(error, "%s: expected %s from %.10g to %.10g, found \"%.60s\"", name, what, row->least, row->most,
-                     text);
+    return error_set(error, "%s: expected %s from %.10g to %.10g, found \"%.60s\"%s", name, what, row->least, row->most,
+                     text, digits(text) && *text != '-' ? more : "");
 }
 
 static bool one_of(const struct flag_row *row, const char *text)
@@ -184,7 +222,8 @@ static bool set_numbers(struct number_list *list, const struct flag_row *row, co
                         struct error *error)
 {
     char part[16];
-    list->count = 0;
+    if (list->count)
+        return error_set(error, "%s: was given before; give all its numbers at once, separated by commas", name);
     for (const char *at = text;; at++) {
         const size_t bytes = strcspn(at, ",");
         snprintf(part, sizeof part, "%.*s", (int)(bytes < sizeof part ? bytes : sizeof part - 1), at);
@@ -202,8 +241,9 @@ static bool set_numbers(struct number_list *list, const struct flag_row *row, co
     }
 }
 
+// more: what a number that is too large is told.
 static bool set_value(struct settings *settings, const struct flag_row *row, const char *name, const char *text,
-                      struct error *error)
+                      const char *more, struct error *error)
 {
     char *member = (char *)settings + row->offset, *end = NULL;
     errno = 0;
@@ -236,14 +276,14 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
     case KIND_INTEGER: {
         long long value = digits(text) ? strtoll(text, NULL, 10) : 0;
         if (!digits(text) || errno || !in_range(row, (double)value))
-            return bad_number(row, name, text, error);
+            return bad_number(row, name, text, more, error);
         *(int64_t *)member = value;
         return true;
     }
     case KIND_UNSIGNED: {
         unsigned long long value = digits(text) && *text != '-' ? strtoull(text, NULL, 10) : 0;
         if (!digits(text) || *text == '-' || errno)
-            return bad_number(row, name, text, error);
+            return bad_number(row, name, text, more, error);
         *(uint64_t *)member = value;
         return true;
     }
@@ -251,7 +291,7 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
         bool plain = *text && text[strspn(text, "+-.0123456789eE")] == '\0';
         double value = plain ? strtod(text, &end) : 0;
         if (!plain || end == text || *end || !in_range(row, value))
-            return bad_number(row, name, text, error);
+            return bad_number(row, name, text, more, error);
         *(double *)member = value;
         return true;
     }
@@ -276,10 +316,23 @@ static const struct flag_row *find(const struct command *command, const char *te
     return NULL;
 }
 
-bool options_parse(struct settings *settings, const struct command *command, int argc, char **argv, struct error *error)
+// GRAPHS=off is --eager for whatever starts the binary without flags of its own.
+static bool read_environment(struct settings *settings, struct error *error)
+{
+    const char *graphs = getenv("GRAPHS");
+    if (!graphs || !strcmp(graphs, "on"))
+        return true;
+    if (strcmp(graphs, "off"))
+        return error_set(error, "GRAPHS in the environment: expected on or off, found \"%.60s\"", graphs);
+    settings->eager = true;
+    return true;
+}
+
+bool options_parse(struct settings *settings, const struct command *command, const struct build_limits *limits,
+                   int argc, char **argv, struct error *error)
 {
     for (int i = 0; i < argc; i++) {
-        const char *text = argv[i];
+        const char *text = argv[i], *more;
         if (text[0] != '-' || !text[1])
             return error_set(error, "%s: unexpected argument \"%.60s\"; see %s --help", command->name, text,
                              command->name);
@@ -296,21 +349,23 @@ bool options_parse(struct settings *settings, const struct command *command, int
                 return error_set(error, "%s: a value is missing (%s)", row->name, row->value);
             value = argv[i];
         }
-        if (!set_value(settings, row, row->name, value, error))
+        const struct flag_row fit = fitted(row, limits, &more);
+        if (!set_value(settings, &fit, row->name, value, more, error))
             return false;
         settings->given |= FLAG_BIT(index);
     }
-    return true;
+    return settings->help || !(command->flags & FLAG_BIT(FLAG_EAGER)) || read_environment(settings, error);
 }
 
-void options_help(FILE *file, const char *program, const struct command *command)
+void options_help(FILE *file, const char *program, const struct command *command, const struct build_limits *limits)
 {
     fprintf(file, "%s %s %s\n%s.\n", program, command->name, command->synopsis, command->summary);
     if (command->notes)
         fprintf(file, "%s\n", command->notes);
     fputc('\n', file);
     for (int i = 0; i < FLAG_COUNT; i++) {
-        const struct flag_row *row = &rows[i];
+        const char *more;
+        const struct flag_row fit = fitted(&rows[i], limits, &more), *row = &fit;
         if (!(command->flags >> i & 1))
             continue;
         char left[96];

@@ -101,6 +101,11 @@ struct number_list {
 
 typedef unsigned __int128 flag_set; // bit i: flag i
 
+// The most that this build takes, where a flag's value ends there: positions, streams, prompt rows a pass, drafts a round.
+struct build_limits {
+    int64_t context, lanes, chunk, drafts;
+};
+
 // What the flags said. Numbers that were not given keep the value that options_defaults wrote.
 struct settings {
     flag_set given; // on the command line
@@ -143,12 +148,12 @@ static inline bool settings_given(const struct settings *settings, enum flag fla
 // Defaults that no flag has changed: sampling from the arguments, the rest as the help says.
 void options_defaults(struct settings *settings, float temperature, int top_k, float top_p, float min_p);
 
-// Parses the arguments after the command's name. Texts point into argv. On failure error names the flag, what was expected
-// and what was found.
-bool options_parse(struct settings *settings, const struct command *command, int argc, char **argv,
-                   struct error *error);
+// Parses the arguments after the command's name, and the environment's GRAPHS (off: as --eager) where the command takes --eager.
+// Texts point into argv. On failure error names the flag, what was expected and what was found.
+bool options_parse(struct settings *settings, const struct command *command, const struct build_limits *limits,
+                   int argc, char **argv, struct error *error);
 
-// Prints a command's usage, and every flag that it takes with range and default.
-void options_help(FILE *file, const char *program, const struct command *command);
+// Prints a command's usage, and every flag that it takes with the range that this build has and its default.
+void options_help(FILE *file, const char *program, const struct command *command, const struct build_limits *limits);
 
 #endif

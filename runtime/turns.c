@@ -114,16 +114,24 @@ static bool warm_pass(struct engine *e, const struct turn_talk *t, struct turn *
 
 // ---- a conversation --------------------------------------------------------------------------------------------------------
 
-bool turn_open(struct turn_talk *t, struct engine *e, const int32_t *ids, int history, int reply, int fresh,
-               struct error *error)
+bool turn_check(int history, int reply, int fresh, struct error *error)
 {
     const int before = history - reply - TURN_HEAD;
-    *t = (struct turn_talk){.before = before, .history = history, .count = history + fresh};
     if (reply < 1 || fresh < 1 || before < TURN_PROMPT)
         return error_set(error,
                          "a turn after %d tokens, %d of them a reply and %d the turn's head, leaves %d for the prompt "
                          "before: at least %d are needed",
                          history, reply, TURN_HEAD, before, TURN_PROMPT);
+    return true;
+}
+
+bool turn_open(struct turn_talk *t, struct engine *e, const int32_t *ids, int history, int reply, int fresh,
+               struct error *error)
+{
+    const int before = history - reply - TURN_HEAD;
+    *t = (struct turn_talk){.before = before, .history = history, .count = history + fresh};
+    if (!turn_check(history, reply, fresh, error))
+        return false;
     t->marks[0] = before - TURN_OPENING;
     t->marks[1] = history - TURN_HEAD + 2; // behind what closes the reply
     t->marks[2] = fresh > TURN_OPENING ? t->count - TURN_OPENING : t->count;

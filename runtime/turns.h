@@ -45,6 +45,9 @@ struct turn {
     uint64_t logits; // hash of the row that the first token was drawn from, or the last one that came with it
 };
 
+// Whether a conversation of these lengths can be; see turn_open. False: error says what is missing.
+bool turn_check(int history, int reply, int fresh, struct error *error);
+
 // Makes a conversation of `history` tokens, the last of them a reply of `reply` tokens and the turn's head, and of
 // `fresh` new ones. All but the reply's are those of ids[history + fresh]; the engine makes the reply, and keeps the
 // prompt before it. Needs turn_positions of context. The caller closes the talk, also after a failure.

@@ -59,13 +59,15 @@ bad "unexpected argument" run hello
 bad "a value is missing" run -p
 bad "takes no value" info --json=yes
 bad "expected a whole number from 0 to 65535" serve --port 70000
-bad "expected a whole number from 1 to 8" serve --parallel some
-bad "this build has 1 to" serve --parallel 8
+bad "expected a whole number from 1 to" serve --parallel some
+bad "make LANES=N builds more" serve --parallel 8
 bad "lower --context or --prompt-cache-gib" serve --prompt-cache-gib 10000
 echo "a: b" >"$scratch/keys"
 chmod 644 "$scratch/keys"
-bad "chmod 600" serve --quiet --port 0 --prompt-cache-gib 0 --api-key-file "$scratch/keys"
-bad "cannot listen" serve --quiet --port 0 --prompt-cache-gib 0 --host 192.0.2.1
+bad "chmod 600" serve --port 0 --prompt-cache-gib 0 --api-key-file "$scratch/keys"
+bad "cannot listen" serve --port 0 --prompt-cache-gib 0 --host 192.0.2.1
+bad "$scratch/none" serve --port 0 --pack "$scratch/none"
+bad "cannot be made" serve --port 0 --prompt-cache-disk /proc/none
 bad "expected one of" eval --isa sse9 --tokens 1
 bad "expected one of" eval --isa "portable|avx2" --tokens 1
 for value in nan inf -1 1e999 0.5x "" "1 " 0x1 101; do bad "--temperature" run -p x --temperature "$value"; done
@@ -75,6 +77,21 @@ for value in -1 18446744073709551616 1.0 x; do bad "--seed" run -p x --seed "$va
 for value in -1 513 2x; do bad "--threads" eval --tokens 1 --threads $value; done
 for value in 0 -3 1e3; do bad "--last" eval --tokens 1 --out "$scratch/x" --last $value; done
 bad "-n" run -p x -n -4
+# The most that help says is taken, and one more is not.
+most() { run "$1" --help && sed -n "s/^  $2 [A-Z] .*(.* to \([0-9]*\))$/\1/p" "$out"; }
+for way in "plan --context" "plan --lanes" "eval --chunk" "eval --last" "plan --page"; do
+    number=$(most "${way% *}" "${way#* }") more=""
+    case $way in eval*)
+        yes 1 | head -n "${number:-1}" >"$scratch/many"
+        more="--quiet --tokens-file $scratch/many --out $scratch/x"
+        ;;
+    esac
+    # shellcheck disable=SC2086
+    run $way "${number:-0}" $more
+    ok $? "$way ${number:-of no number} is taken, as help says"
+    # shellcheck disable=SC2086
+    bad "to $number, found" $way $((number + 1)) $more
+done
 
 # ---- eval -------------------------------------------------------------------------------------------------------------
 
@@ -96,8 +113,8 @@ bad "directory" eval --tokens-file "$scratch"
 bad "at most 3" eval --tokens 1,2,3 --last 4 --out "$scratch/x"
 bad "needs --out" eval --tokens 1,2,3 --last 2
 bad "--chunk" eval --tokens 1,2,3 --chunk 99999
-bad "$scratch/no/x" eval --quiet --tokens 1,2,3 --out "$scratch/no/x"
-bad "$scratch/none" eval --quiet --tokens 1 --pack "$scratch/none"
+bad "$scratch/no/x" eval --tokens 1,2,3 --out "$scratch/no/x"
+bad "$scratch/none" eval --tokens 1 --pack "$scratch/none"
 
 eval_ --tokens "$ids" --last 5 --out "$scratch/whole" && [ "$(stat -c %s "$scratch/whole")" = $((5 * vocabulary * 4)) ]
 ok $? "--last 5 writes five rows"
@@ -111,6 +128,8 @@ for way in "--chunk 1" "--chunk 7" "--threads 1" "--threads 2 --chunk 13" "--pag
     eval_ --tokens "$ids" --last 5 --out "$scratch/way" $way && cmp -s "$scratch/whole" "$scratch/way"
     ok $? "the same bits with $way"
 done
+GRAPHS=off eval_ --tokens "$ids" --last 5 --out "$scratch/way" && cmp -s "$scratch/whole" "$scratch/way"
+ok $? "the same bits with GRAPHS=off"
 eval_ --tokens "${ids%,*},0" --last 5 --out "$scratch/other" && ! cmp -s "$scratch/whole" "$scratch/other"
 ok $? "other ids give other bits"
 [ -z "$(find "$scratch" -name '*.part')" ]
@@ -126,8 +145,14 @@ eval_ --tokens "$ids" --greedy 24 --no-drafts && cmp -s "$out" "$scratch/greedy"
 ok $? "and the same ones without drafts"
 eval_ --tokens "$ids,$(cut -d' ' -f1-8 --output-delimiter=, "$scratch/greedy")" --greedy 16 && cmp -s "$out" <(cut -d' ' -f9- "$scratch/greedy")
 ok $? "and the same ones when their start is part of the prompt"
-bad "context" eval --quiet --tokens "$ids" --context 32
-bad "context" eval --quiet --tokens "$ids" --context 64 --greedy 40
+bad "context" eval --tokens "$ids" --context 32
+bad "context" eval --tokens "$ids" --context 64 --greedy 6
+eval_ --tokens "$ids" --context 64 --greedy 5 && [ "$(cat "$out")" = "$(cut -d' ' -f1-5 "$scratch/greedy")" ]
+ok $? "and the last id of a reply needs no position"
+GRAPHS=no bad "expected on or off, found \"no\"" eval --tokens 1
+GRAPHS="" bad "expected on or off, found \"\"" run -p x
+GRAPHS=no run eval --help
+ok $? "GRAPHS is not looked at for --help"
 
 # ---- tokenize, detokenize -----------------------------------------------------------------------------------------------
 
@@ -201,6 +226,7 @@ bad "bytes, found 1000" check --rows "$scratch/short"
 sed '1s/^PNL/XXX/' "$scratch/rows" >"$scratch/magic"
 bad "not a file of reference rows" check --rows "$scratch/magic"
 bad "--record" check --rows "$scratch/none"
+bad "$scratch/no/x" check --record "$scratch/no/x"
 
 # ---- bench ----------------------------------------------------------------------------------------------------------------
 
@@ -216,6 +242,19 @@ run bench --quiet --repeat 1 --prompt 16 --decode 4 --lanes 2 --weights syntheti
     assert(keys == j.warm_set.graphs and bytes == j.warm_set.bytes and j.warm_set.seconds > 0)
     assert(single.plain_round1.keys == 2 and single.plain_round2.keys == 1 and single.round_51 and single.tail1)' <"$out"
 ok $? "bench --json"
+bench="bench --quiet --repeat 1 --prompt 16 --weights synthetic"
+for decode in 1 5; do
+    run $bench --decode $decode --lanes 2 --accept 1 --drafts 3 --json && json 'local near = j.decode_tokens_per_second.median / 20
+        assert(j.forced.undrafted_tokens_per_second > near and j.forced.decode_tokens_per_second > near)
+        assert(j.forced.drafted > 8 and j.forced.accepted == j.forced.drafted)
+        assert(#j.lanes == 2 and j.lanes[1].decode_tokens_per_second > near and j.lanes[2].decode_tokens_per_second > near)' <"$out"
+    ok $? "bench --accept and --lanes with --decode $decode: rates of rounds that were timed"
+done
+for way in on off; do
+    GRAPHS=$way run $bench --decode 4 --json && json 'local way = "'$way'"
+        assert((j.graphs.replayed > 0) == (way == "on") and (j.graphs.captured > 0) == (way == "on") and (#j.programs > 0) == (way == "on"))' <"$out"
+    ok $? "GRAPHS=$way: graphs are $way"
+done
 run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --gnuplot && grep -q '^[0-9.]* "linear, [0-9]*"$' "$out" && grep -q '^plot ' "$out"
 good=$?
 if command -v gnuplot >/dev/null; then gnuplot "$out" 2>&1 | grep -q '</svg>' || good=1; fi
@@ -232,12 +271,20 @@ ok $? "bench --turns: a line a case"
 bad "--turns: expected whole numbers" bench --turns 64,
 bad "--turns: expected whole numbers" bench --turns 12345678901234567890
 bad "--turns: at most 16" bench --turns "$(seq -s, 100 116)"
-bad "the context holds" bench --turns 64 --context 64
-bad "leaves 5 for the prompt" bench --quiet --turns 50 --decode 40
+bad "the context holds" bench --turns 100 --context 64
+bad "leaves 5 for the prompt" bench --turns 50 --decode 40
+bad "--turns: was given before" bench --turns 64 --turns 100
 bad "leave --accept out" bench --turns 64 --accept 0.5
-bad "--prompt-cache-gib 0 leaves none" bench --turns 64 --prompt-cache-gib 0
+bad "--prompt-cache-gib 0 leaves none" bench --turns 100 --prompt-cache-gib 0
 bad "of --turns, which is missing" bench --turn-tokens 8
-bad "--prompt and --decode" bench --quiet --prompt 64 --context 32
+bad "--prompt and --decode" bench --prompt 64 --context 32
+bad "--drafts is of --accept" bench --drafts 2
+bad "leave one of them out" bench --accept 0.5 --no-drafts
+bad "from 1 to" bench --accept 0.5 --drafts 0
+bad "make WINDOW=N" bench --accept 0.5 --drafts 15
+bad "give one of them" bench --gnuplot --json
+bad "more than 2 tokens for 2 lanes" bench --prompt 2 --lanes 2
+bad "at least 2 tokens" bench --prompt 1 --accept 1
 
 # ---- run ------------------------------------------------------------------------------------------------------------------
 
@@ -290,10 +337,11 @@ if command -v script >/dev/null && script -qec true /dev/null >/dev/null 2>&1; t
     ok $? "a chat on a terminal, started over, answers as before"
 fi
 bad "empty" run -p ""
-bad "UTF-8" run --quiet -p $'\xff'
+bad "UTF-8" run -p $'\xff'
+bad "UTF-8" run -p x --system $'\xff'
 bad "not both" run -p a -f "$scratch/prompt"
 bad "$scratch/none" run -f "$scratch/none"
-bad "context" run --quiet -p "What does ls do?" --context 8
+bad "context" run -p "What does ls do?" --context 8
 "$binary" run -p hello -n 4 --quiet >/dev/full 2>"$err"
 [ $? = 2 ] && grep -q "cannot be written" "$err"
 ok $? "a full device is an error"

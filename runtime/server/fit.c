@@ -5,7 +5,6 @@
 #include "runtime/server/fit.h"
 #include "runtime/cli.h"
 #include "runtime/device.h"
-#include "runtime/memory_plan.h"
 #include "runtime/pool.h"
 
 #include <string.h>
@@ -35,20 +34,19 @@ static int64_t need(const struct memory_plan *plan)
     return plan->total;
 }
 
-static void print(const struct engine_options *o, const struct memory_plan *p, int64_t free_bytes)
+void fit_print(const struct fit *fit)
 {
+    const struct memory_plan *p = &fit->plan;
     char weights[24], arena[24], stream[24], cache[24], sum[24], left[24];
-    if (o->quiet)
-        return;
     fprintf(stderr,
             "memory: weights %s, arena %s, %d stream%s of %d positions at %s each, prompt cache up to %s; %s of the %s "
             "that "
-            "are free\n",
+            "were free\n",
             cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes,
             p->lanes == 1 ? "" : "s", p->context,
             cli_bytes(stream, (p->kv_bytes + p->run_bytes + p->tables_bytes + p->kept_bytes) / p->lanes),
             cli_bytes(cache, p->cache_bytes), cli_bytes(sum, need(p)),
-            free_bytes < 0 ? "unknown bytes" : cli_bytes(left, free_bytes));
+            fit->free_bytes < 0 ? "unknown bytes" : cli_bytes(left, fit->free_bytes));
 }
 
 // The most lanes, up to `most`, whose plan fits; 0: not even one.
@@ -90,14 +88,11 @@ static int64_t spare_cache(const struct engine_options *o, int lanes, int64_t bu
     return bytes >= (plan.run_pages + 1ll) * plan.page_bytes ? bytes : 0;
 }
 
-bool fit_lanes(struct engine_options *options, int wanted, struct error *error)
+bool fit_lanes(struct fit *fit, struct engine_options *options, int wanted, struct error *error)
 {
     struct memory_plan plan;
     struct engine_options bare = *options;
     const bool spare = options->cache_bytes < 0 && !device_apart; // a device of its own: engine_open sees what is left
-    if (wanted > model.lanes)
-        return error_set(error, "--parallel: this build has 1 to %d lanes, found %d; make LANES=%d builds more",
-                         model.lanes, wanted, wanted);
     const int64_t free_bytes = device_free_bytes();
     const int64_t budget = free_bytes < 0 ? INT64_MAX : (int64_t)((double)free_bytes * (1 - RESERVE));
     if (spare)
@@ -110,8 +105,6 @@ bool fit_lanes(struct engine_options *options, int wanted, struct error *error)
     options->lanes = fits;
     if (spare)
         options->cache_bytes = spare_cache(options, fits, budget);
-    if (!plan_of(&plan, options, fits, error))
-        return false;
-    print(options, &plan, free_bytes);
-    return true;
+    fit->free_bytes = free_bytes;
+    return plan_of(&fit->plan, options, fits, error);
 }

@@ -364,14 +364,14 @@ static unsigned connections_most(void)
                                             : (unsigned)(limit.rlim_cur > 128 ? limit.rlim_cur - 64 : 64);
 }
 
-static int listen_at(const struct addrinfo *a)
+static int bind_to(const struct addrinfo *a)
 {
     const int on = 1;
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, 1024)) {
+    if (bind(fd, a->ai_addr, a->ai_addrlen)) {
         int cause = errno;
         close(fd);
         errno = cause;
@@ -380,48 +380,51 @@ static int listen_at(const struct addrinfo *a)
     return fd;
 }
 
-static int open_socket(const struct server_options *o, int *port, struct error *error)
+static bool cannot_listen(const struct server *s, struct error *error)
 {
+    return error_set(error, "%.60s port %d: cannot listen: %s; choose another --port or --host",
+                     s->options.host ? s->options.host : "127.0.0.1", s->options.port, strerror(errno));
+}
+
+bool http_bind(struct server *s, struct error *error)
+{
+    const struct server_options *o = &s->options;
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
     struct addrinfo *found = NULL;
     char service[8];
     const char *host = o->host ? o->host : "127.0.0.1";
     snprintf(service, sizeof service, "%d", o->port);
     int failed = getaddrinfo(host, service, &hints, &found);
-    if (failed) {
-        error_set(error, "--host %.60s: %s", host, gai_strerror(failed));
-        return -1;
-    }
-    int fd = -1;
-    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next)
-        fd = listen_at(a);
-    if (fd < 0)
-        error_set(error, "%.60s port %d: cannot listen: %s; choose another --port or --host", host, o->port,
-                  strerror(errno));
+    if (failed)
+        return error_set(error, "--host %.60s: %s", host, gai_strerror(failed));
+    for (const struct addrinfo *a = found; a && s->socket < 0; a = a->ai_next)
+        s->socket = bind_to(a);
+    if (s->socket < 0)
+        cannot_listen(s, error);
     freeaddrinfo(found);
     struct sockaddr_storage bound;
     socklen_t size = sizeof bound;
-    if (fd >= 0 && !getsockname(fd, (struct sockaddr *)&bound, &size))
-        *port = ntohs(bound.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)&bound)->sin6_port
-                                                  : ((const struct sockaddr_in *)(const void *)&bound)->sin_port);
-    return fd;
+    if (s->socket >= 0 && !getsockname(s->socket, (struct sockaddr *)&bound, &size))
+        s->port = ntohs(bound.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)(const void *)&bound)->sin6_port
+                                                    : ((const struct sockaddr_in *)(const void *)&bound)->sin_port);
+    return s->socket >= 0;
 }
 
 bool http_open(struct server *s, struct error *error)
 {
-    int fd = open_socket(&s->options, &s->port, error);
-    if (fd < 0)
-        return false;
+    const int fd = s->socket;
+    if (listen(fd, 1024))
+        return cannot_listen(s, error);
     s->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
                                  on_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
                                  connections_most(), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
                                  MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
                                  1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
                                  on_connection, s, MHD_OPTION_UNESCAPE_CALLBACK, keep_as_sent, NULL, MHD_OPTION_END);
-    if (s->daemon)
-        return true;
-    close(fd);
-    return error_set(error, "the listener cannot be started: %s", strerror(errno));
+    if (!s->daemon)
+        return error_set(error, "the listener cannot be started: %s", strerror(errno));
+    s->socket = -1; // the daemon's
+    return true;
 }
 
 void http_quiet(struct server *s)
@@ -436,4 +439,7 @@ void http_close(struct server *s)
     if (s->daemon)
         MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
+    if (s->socket >= 0)
+        close(s->socket);
+    s->socket = -1;
 }

@@ -8,6 +8,8 @@
 
 #include "runtime/server/server.h"
 
+// Takes the address of the options: server->socket, server->port. Nobody is let in yet.
+bool http_bind(struct server *server, struct error *error);
 bool http_open(struct server *server, struct error *error);
 // Takes no more connections.
 void http_quiet(struct server *server);

@@ -29,12 +29,10 @@ static bool open_parts(struct server *s, struct error *error)
     if (!s->responses)
         return error_set(error, "no memory for the server");
     return structured_open(&s->structured, error) &&
-           (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) &&
-           host_open(&s->host, s->engine, error) && warm_open(&s->warm, s->host, error) &&
-           watch_open(&s->watch, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
+           (!s->options.key_file || keys_open(&s->keys, s->options.key_file, error)) && http_bind(s, error);
 }
 
-bool server_open(struct server **out, struct engine *engine, const struct server_options *options, struct error *error)
+bool server_open(struct server **out, const struct server_options *options, struct error *error)
 {
     struct server *s = calloc(1, sizeof *s);
     *out = NULL;
@@ -42,8 +40,7 @@ bool server_open(struct server **out, struct engine *engine, const struct server
         return error_set(error, "no memory for the server");
     json_object_seed(0);
     s->options = *options;
-    s->engine = engine;
-    s->context = engine_context(engine);
+    s->socket = -1;
     s->started = engine_seconds();
     s->created = (int64_t)time(NULL);
     s->style = reply_style_of(&chat_template);
@@ -56,6 +53,14 @@ bool server_open(struct server **out, struct engine *engine, const struct server
     }
     *out = s;
     return true;
+}
+
+bool server_start(struct server *s, struct engine *engine, struct error *error)
+{
+    s->engine = engine;
+    s->context = engine_context(engine);
+    return host_open(&s->host, s->engine, error) && warm_open(&s->warm, s->host, error) &&
+           watch_open(&s->watch, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
 }
 
 // Waits until nothing is being answered.

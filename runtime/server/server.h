@@ -58,7 +58,8 @@ struct server {
     struct keys *keys; // NULL: none
     struct MHD_Daemon *daemon;
     struct metrics metrics;
-    int port; // that it listens on
+    int socket; // bound, until the listener has it; -1: none
+    int port;   // that it listens on
     double started;
     int64_t created;                  // seconds since 1970
     atomic_uint_fast64_t number;      // of the last request
@@ -71,8 +72,12 @@ struct server {
     void *extra;                      // of whoever adds to the server; see routes.c
 };
 
-// Starts serving: engine thread, workers, listener. The engine is the server's until server_close. On failure nothing is left.
-bool server_open(struct server **out, struct engine *engine, const struct server_options *options, struct error *error);
+// Everything that needs no engine, so that what is wrong is known before one loads: keys are read, the address is taken, though
+// nobody is let in. On failure *out is NULL. The caller closes it.
+bool server_open(struct server **out, const struct server_options *options, struct error *error);
+
+// Starts serving: engine thread, workers, listener. The engine is the server's until server_close, after a failure too.
+bool server_start(struct server *server, struct engine *engine, struct error *error);
 
 // Whether it serves: the engine lives and its thread comes by. *status: "ok", "failed", "hung" or "draining". /health says the same.
 bool server_well(struct server *server, const char **status);
