@@ -176,7 +176,7 @@ function Builder:attention(cache, q, options)
         { "ratio", "int", chosen and chosen.ratio or 0 }, { "keep", "int", chosen and chosen.keep or 0 },
         { "scale", "float", options.scale }, { "q", "in", q }, { "gate", "in", gate },
         { "blocks", "in", chosen and chosen.blocks }, { "counts", "in", chosen and chosen.counts }, { "y", "out", y },
-        { "row_class", "class", self.class },
+        { "row_class", "class", self.class }, { "early", "int", 0 },
     }, { shape = string.format("%d/%dx%d", options.heads, cache.heads, cache.dim) })
     return y
 end

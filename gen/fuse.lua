@@ -108,7 +108,7 @@ function fuse.together(ops)
     return ops
 end
 
--- Whether an op's operands named were there before the launch right before it, which is an op or a step.
+-- Whether an op's operands named, and what it reads of the caches, were there before the launch right before it, which is an op or a step.
 local function there(ops, at, names)
     local first = at - 1
     for back = 1, 3 do
@@ -118,17 +118,22 @@ local function there(ops, at, names)
     for i = math.max(1, first), at - 1 do
         local changed = written(ops[i])
         for _, part in ipairs(ops[i].name == "linear" and ops[i].facts.parts or {}) do changed[part.y.buffer] = true end
+        if ops[i].name == "kv_append" then return false end
         for _, name in ipairs(names) do
-            if changed[arg(ops[at], name).buffer] then return false end
+            local v = arg(ops[at], name)
+            if v and changed[v.buffer] then return false end
         end
     end
     return true
 end
 
--- Marks experts whose rows and choices were there before the launch right before them: a target may begin them beside it.
+local EARLY = { experts_up = { "x", "ids" }, attention = { "q", "gate" } }
+
+-- Marks experts whose rows and choices, and attention whose queries and cache, were there before the launch right before them: a target may
+-- begin them beside it.
 function fuse.early(ops)
     for i, op in ipairs(ops) do
-        if op.name == "experts_up" and there(ops, i, { "x", "ids" }) then
+        if EARLY[op.name] and there(ops, i, EARLY[op.name]) then
             for _, a in ipairs(op.args) do
                 if a[1] == "early" then a[3] = 1 end
             end

@@ -9,7 +9,7 @@
 #include "tests/cuda_ops_rig.cuh"
 
 #ifdef CUDA_EMULATION
-static void bench_all(void)
+static void bench_all(bool)
 {
 }
 #else
@@ -175,6 +175,18 @@ static void bench_states(int rows, int direct, int count)
               count);
 }
 
+// A choice and the attention that follows it.
+struct bench_choice {
+    struct index_select_args select;
+    struct attention_args attend;
+};
+
+static cudaError_t bench_choice_ops(cudaStream_t stream, const struct bench_choice *c, int rows)
+{
+    const cudaError_t error = cuda_index_select(stream, &c->select, rows);
+    return error == cudaSuccess ? cuda_attention(stream, &c->attend, rows) : error;
+}
+
 // rows rows at the end of a context.
 static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count)
 {
@@ -234,6 +246,10 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     a.row_class = rows > 128 ? CLASS_PROMPT : CLASS_DECODE;
     snprintf(name, sizeof name, "attention %d/%d %s at %d", heads, kv_heads, sparse ? "sparse" : "dense", context);
     bench(name, cuda_attention, &a, rows, count);
+    a.early = 1;
+    const struct bench_choice choice = {select, a};
+    if (sparse)
+        bench("index_select, then attention begun early", bench_choice_ops, &choice, rows, count);
 }
 
 static void bench_draw(int rows, float temperature, float top_p, int top_k)
@@ -259,9 +275,23 @@ static void bench_draw(int rows, float temperature, float top_p, int top_k)
     bench("rows", cuda_rows, &rows_of, rows, 50);
 }
 
-static void bench_all(void)
+// One row or a window at contexts of a chat's length.
+static void bench_attention(void)
+{
+    for (int rows = 1; rows <= 4; rows += 3) {
+        bench_cache(rows, 128, 24, 2, true, 50);
+        bench_cache(rows, 1024, 24, 2, true, 50);
+        bench_cache(rows, 2048, 24, 2, true, 50);
+        bench_cache(rows, 2048, 24, 4, false, 50);
+    }
+}
+
+static void bench_all(bool attention)
 {
     bench_warm(500000);
+    bench_attention();
+    if (attention)
+        return;
     for (int rows = 1; rows <= 24; rows += rows == 1 ? 5 : 18)
         bench_rows(rows);
     bench_states(1, 1, 20);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
-//   cuda_ops_test [group ...]   groups: rows steps deltanet states caches control draws; all of them without arguments; bench: times
+//   cuda_ops_test [group ...]   groups: rows steps deltanet states attention caches control draws; all of them without arguments
+//   cuda_ops_test bench [attention]   times of all ops, of what is around attention
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
+#include "tests/cuda_ops_attention.cuh"
 #include "tests/cuda_ops_bench.cuh"
 #include "tests/cuda_ops_cache.cuh"
 #include "tests/cuda_ops_control.cuh"
@@ -28,8 +30,8 @@ int main(int count, char **names)
     const int largest = 1;
 #endif
     rig_open();
-    if (count == 2 && strcmp(names[1], "bench") == 0) {
-        bench_all();
+    if (count >= 2 && strcmp(names[1], "bench") == 0) {
+        bench_all(count > 2);
         return 0;
     }
     if (wanted(count, names, "rows")) {
@@ -44,6 +46,8 @@ int main(int count, char **names)
         test_deltanet();
     if (wanted(count, names, "states"))
         test_states();
+    if (wanted(count, names, "attention"))
+        test_attention();
     if (wanted(count, names, "caches"))
         test_caches();
     if (wanted(count, names, "control")) {

@@ -215,6 +215,12 @@ local function check_early()
     local last = route()
     last.together = 2
     ok(not early(last, product(y), experts()), "early: not choices of the step before")
+    local append = function() return op("kv_append", { { "k", "in", y } }) end
+    local head_norm = function(to) return op("head_norm", { { "y", "out", to } }) end
+    local attention = function() return op("attention", { { "q", "in", x }, { "gate", "in" }, { "early", "int", 0 } }) end
+    ok(early(append(), head_norm(x), head_norm(y), attention()), "early: attention on queries and a cache that are older")
+    ok(not early(append(), head_norm(x), attention()), "early: not on queries that the launch before made")
+    ok(not early(head_norm(x), append(), attention()), "early: nor on a cache that it changed")
 end
 
 -- An input of a step's first op and an output of its last are alive at once.

@@ -324,6 +324,7 @@ struct attention_args {
     const int32_t *blocks, *counts;
     float *y;
     int32_t row_class;
+    int32_t early; // 1: q, gate and the rows' keys and values were there before the launch right before this one
 };
 
 // ---- moe.c ----------------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ enum {
     FEW = 4,   // query heads that share a decoded key
     WARPS = 8, // of a block
     PARTS = 8, // blocks of a cluster
-    FEW_ROWS = 32,
+    FEW_CLUSTERS = 16,
 };
 
 // A warp's share: running maximum, sum of weights, and weighted values of dims first .. first + D - 1 of the lane.
@@ -196,17 +196,12 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
 {
     if (attention_rows_fits(a))
         return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows) : attention_rows<128>(stream, a, rows);
-    // Few rows: one block a processor with more in flight; many: more blocks.
-    const unsigned parts = clusters_available() ? PARTS : 1;
-    const bool few = clusters_available() && rows <= FEW_ROWS;
-    if (attention_mma_fits(a) && a->layout.dim == 256)
-        return few ? attention_mma_launch<256, 5>(stream, a, rows, parts)
-                   : attention_mma_launch<256, 2>(stream, a, rows, parts);
-    if (attention_mma_fits(a) && a->layout.dim == 128)
-        return few ? attention_mma_launch<128, 8>(stream, a, rows, parts)
-                   : attention_mma_launch<128, 2>(stream, a, rows, parts);
+    // Few clusters: one block a processor with more in flight; many: more blocks.
+    const bool few = rows * attention_groups(a, MMA_HEADS) <= FEW_CLUSTERS;
     if (attention_mma_fits(a))
-        return attention_mma_launch<64, 4>(stream, a, rows, parts);
+        return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2>(stream, a, rows, few)
+               : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2>(stream, a, rows, few)
+                                      : attention_mma_launch<64, 4, 4>(stream, a, rows, few);
     if (a->layout.dim <= 64)
         return attention_launch<2>(stream, a, rows);
     if (a->layout.dim <= 128)

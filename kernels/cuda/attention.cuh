@@ -18,16 +18,22 @@ struct attention_row {
     int32_t chosen, tail, count;
 };
 
-DEVICE struct attention_row attention_row_of(const struct attention_args *a, int64_t r)
+// chosen: blocks of the row's choice, or -1 for all positions.
+DEVICE struct attention_row attention_row_at(const struct attention_args *a, int64_t r, int32_t lane, int32_t position,
+                                             int32_t chosen)
 {
-    const int32_t position = a->pass->position[r], chosen = a->counts ? a->counts[r] : -1;
     struct attention_row row;
-    row.table = a->lanes.table[a->pass->lane[r]];
+    row.table = a->lanes.table[lane];
     row.blocks = a->blocks + (chosen < 0 ? 0 : r * a->keep);
     row.chosen = chosen < 0 ? 0 : chosen;
     row.tail = chosen < 0 ? 0 : (position + 1) / a->ratio * a->ratio;
     row.count = row.chosen * a->ratio + position + 1 - row.tail;
     return row;
+}
+
+DEVICE struct attention_row attention_row_of(const struct attention_args *a, int64_t r)
+{
+    return attention_row_at(a, r, a->pass->lane[r], a->pass->position[r], a->counts ? a->counts[r] : -1);
 }
 
 // Position i of the list.

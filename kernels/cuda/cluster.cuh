@@ -73,6 +73,59 @@ template <typename T> static __device__ __forceinline__ T *cluster_map(T *mine, 
 #endif
 }
 
+// A box is a place in a block's shared memory that the blocks of its cluster put pairs of numbers into. Its owner knows how many bytes
+// will come. One thread opens it; all blocks pass cluster_arrive_read() after that, and cluster_wait() before they put anything.
+static __device__ __forceinline__ void box_open(uint64_t *came, int bytes)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const uint32_t at = (uint32_t)__cvta_generic_to_shared(came);
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(at) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+#else
+    (void)came;
+    (void)bytes;
+#endif
+}
+
+// Puts x and y into the box of block `rank`; to, came: the same places of the own block. to is a multiple of 8 bytes.
+static __device__ __forceinline__ void box_put(float *to, uint64_t *came, unsigned rank, float x, float y)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    uint32_t place, barrier;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) : "r"((uint32_t)__cvta_generic_to_shared(to)), "r"(rank));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(barrier)
+        : "r"((uint32_t)__cvta_generic_to_shared(came)), "r"(rank));
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(place),
+                 "f"(x), "f"(y), "r"(barrier)
+                 : "memory");
+#else
+    to = cluster_map(to, rank);
+    to[0] = x;
+    to[1] = y;
+    (void)came;
+#endif
+}
+
+// Waits, with all threads of the block, until everything has come to its box.
+static __device__ __forceinline__ void box_wait(uint64_t *came)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    uint32_t done;
+    do
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0; selp.u32 "
+                     "%0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"((uint32_t)__cvta_generic_to_shared(came))
+                     : "memory");
+    while (!done);
+#else
+    (void)came;
+    cluster_sync();
+#endif
+}
+
 static inline bool clusters_available(void)
 {
     static int state = -1;
@@ -92,7 +145,7 @@ static inline cudaError_t launch_cluster(cudaStream_t stream, dim3 grid, dim3 bl
 {
     if (cluster == 1)
         return launch(stream, grid, block, shared, kernel, args...);
-    cudaError_t error = launch_prepare((const void *)kernel, shared, false);
+    cudaError_t error = launch_prepare((const void *)kernel, shared, *pdl_switch());
     if (error != cudaSuccess)
         return error;
     cudaLaunchAttribute attribute[2] = {};

@@ -351,9 +351,6 @@ template <int PER> static cudaError_t step_launch(cudaStream_t stream, const str
     const dim3 grid(share, (unsigned)a.gdn.nk, (unsigned)a.gdn.lanes.count);
     const unsigned threads = (unsigned)(a.gdn.dv / STATE_EACH * STATE_PARTS);
     const size_t bytes = sizeof(float) * (size_t)step_room_floats(&a.gdn);
-    const cudaError_t error = launch_prepare((const void *)gdn_step_kernel<PER>, bytes, *pdl_switch());
-    if (error != cudaSuccess)
-        return error;
     return launch_cluster(stream, grid, threads, bytes, share, gdn_step_kernel<PER>, a);
 }
 
