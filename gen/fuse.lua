@@ -71,8 +71,23 @@ local function only_reader(ops, at, v, reader)
     return not v.keep
 end
 
--- How many ops from `i` on a target may do in one launch, of which only the last one's outputs, and what the first changes in
--- place, are read.
+-- Whether op i is a glu and the next one the product of its rows, which nobody else reads.
+local function glu_product(ops, i)
+    local op, product = ops[i], ops[i + 1]
+    return op.name == "glu" and product and product.name == "linear" and product.pass == op.pass
+        and same(arg(op, "y"), product.facts.x) and only_reader(ops, i, arg(op, "y"), i + 1)
+end
+
+-- Whether an op reads a buffer of `changed`.
+local function reads(op, changed)
+    for _, a in ipairs(op.args or {}) do
+        if a[2] == "in" and a[3] and changed[a[3].buffer] then return true end
+    end
+    return false
+end
+
+-- How many ops from `i` on a target may do in one launch, of which only the last one's outputs, what the first changes in place, and
+-- choices of experts are read.
 local function step(ops, i)
     local op, second, third = ops[i], ops[i + 1], ops[i + 2]
     if not second or second.pass ~= op.pass then return 1 end
@@ -82,9 +97,8 @@ local function step(ops, i)
         and only_reader(ops, i, arg(op, "y"), i + 1) then
         return third and third.name == "norm" and same(arg(second, "r"), arg(third, "x")) and 3 or 2
     end
-    if op.name == "glu" and second.name == "linear" and same(arg(op, "y"), second.facts.x) and only_reader(ops, i, arg(op, "y"), i + 1) then
-        return 2
-    end
+    if glu_product(ops, i) then return 2 end
+    if op.name == "route" and third and glu_product(ops, i + 1) and not reads(second, written(op)) then return 3 end
     if op.name == "linear" and second.name == "hc_mix" and #op.facts.parts == 1
         and same(op.facts.parts[1].y, arg(second, "gate")) and only_reader(ops, i, op.facts.parts[1].y, i + 1) then
         return 2

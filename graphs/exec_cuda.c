@@ -36,6 +36,7 @@ static const char *const names[KERNEL_COUNT] = {
     X(sum_inject, KERNEL_moe_sum, KERNEL_hc_inject)                                                                    \
     X(sum_inject_norm, KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm)                                                  \
     X(glu_linear, KERNEL_glu, KERNEL_linear)                                                                           \
+    X(route_glu_linear, KERNEL_route, KERNEL_glu, KERNEL_linear)                                                       \
     X(linear_mix, KERNEL_linear, KERNEL_hc_mix)                                                                        \
     X(conv_gdn_norm, KERNEL_conv, KERNEL_gdn, KERNEL_gated_norm)
 #define X(name, ...) cudaError_t cuda_##name(cudaStream_t stream, const void *const *args, int rows);

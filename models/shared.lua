@@ -70,7 +70,7 @@ end
 function shared.mixture_block(m, c, at, x)
     local logits = m:linear(x, at .. "gate", c.num_experts)
     local gate = m:linear(x, at .. "shared_expert_gate", 1)
-    -- The router first: while the shared expert's product runs, a target may ask for the chosen experts' weights.
+    -- The router first: a target may choose beside the shared expert's product, or ask for the chosen experts' weights while it runs.
     local route = m:route(logits, { slots = c.num_experts_per_tok, normalise = c.norm_topk_prob })
     local own = shared.dense(m, at .. "shared_expert.", x, c.shared_expert_intermediate_size, c.hidden_size)
     local routed = m:experts(x, route, at .. "experts", c.moe_intermediate_size, c.hidden_size)

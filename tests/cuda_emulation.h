@@ -273,6 +273,25 @@ static inline uint32_t __ballot_sync(uint32_t, bool vote)
     __syncwarp();
     return all;
 }
+// The warp's greatest or least operand.
+template <class PICK> static inline uint32_t emulated_reduce(uint32_t v, PICK pick)
+{
+    unsigned int warp = threadIdx.x / 32;
+    emulation.operand[warp][threadIdx.x % 32][0] = v;
+    __syncwarp();
+    for (int i = 0; i < 32; i++)
+        v = pick(v, emulation.operand[warp][i][0]);
+    __syncwarp();
+    return v;
+}
+static inline uint32_t __reduce_max_sync(uint32_t, uint32_t v)
+{
+    return emulated_reduce(v, [](uint32_t a, uint32_t b) { return a > b ? a : b; });
+}
+static inline uint32_t __reduce_min_sync(uint32_t, uint32_t v)
+{
+    return emulated_reduce(v, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
+}
 #define __ffs(u)           __builtin_ffs((int)(u))
 #define __popc(u)          __builtin_popcount(u)
 #define __fadd_rn(a, b)    ((a) + (b))

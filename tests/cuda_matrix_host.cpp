@@ -10,4 +10,5 @@
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/linear_prompt.cu"
 #include "kernels/cuda/linear_wide.cu"
+#include "kernels/cuda/moe.cu"
 #include "tests/cuda_matrix_test.cu"

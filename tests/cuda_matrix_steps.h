@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that linear does in one launch: glu before a product, the mix of streams behind gates. Against double precision, and the same
-// bits for any number of rows.
+// Steps that linear does in one launch: glu before a product, the mix of streams behind gates, choices of experts beside the first. Against
+// double precision, and the same bits for any number of rows; the choices against route's.
 
 #ifndef CUDA_MATRIX_STEPS_H
 #define CUDA_MATRIX_STEPS_H
 
 extern "C" {
 cudaError_t cuda_glu_linear(cudaStream_t stream, const void *const *args, int rows);
+cudaError_t cuda_route(cudaStream_t stream, const struct route_args *args, int rows);
+cudaError_t cuda_route_glu_linear(cudaStream_t stream, const void *const *args, int rows);
 cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *args, int rows);
 }
 
@@ -92,6 +94,102 @@ static void test_glu_linear(int encoding, int bits, int group)
     matrix_free(&m);
 }
 
+// What the step of choices, glu and product leaves, or what its ops do, route by itself: ids, weights, rows of the product; of STEP_ROWS
+// rows, of which `rows` are there.
+struct route_step {
+    struct route_args route;
+    struct glu_args glu;
+    struct linear_args linear;
+};
+
+static size_t route_step_bytes(const struct route_step *s, int part)
+{
+    return (size_t)STEP_ROWS * (size_t)(part < 2 ? s->route.slots : s->linear.part[0].w.n) * 4;
+}
+
+static void route_step_call(struct route_step s, bool together, unsigned char *all)
+{
+    const int memory = rig_memory_count;
+    const void *args[] = {&s.route, &s.glu, &s.linear};
+    const void *made[3] = {s.route.ids = (int32_t *)put(NULL, (int64_t)route_step_bytes(&s, 0)),
+                           s.route.weights = (float *)put(NULL, (int64_t)route_step_bytes(&s, 1)),
+                           s.linear.part[0].y = (float *)put(NULL, (int64_t)route_step_bytes(&s, 2))};
+    if (together) {
+        must(cuda_route_glu_linear(0, args, STEP_ROWS), "cuda_route_glu_linear");
+    } else {
+        must(cuda_route(0, &s.route, STEP_ROWS), "cuda_route");
+        must(cuda_glu_linear(0, args + 1, STEP_ROWS), "cuda_glu_linear");
+    }
+    rig_finish("route and product");
+    for (int i = 0; i < 3; all += route_step_bytes(&s, i++))
+        rig_copy(all, made[i], route_step_bytes(&s, i));
+    put_back(memory);
+}
+
+// Whether a step leaves the bytes that the ops of another one leave.
+static bool route_step_same(const struct route_step *s, const struct route_step *apart)
+{
+    const size_t bytes = route_step_bytes(s, 0) + route_step_bytes(s, 1) + route_step_bytes(s, 2);
+    unsigned char *one = (unsigned char *)malloc(bytes), *other = (unsigned char *)malloc(bytes);
+    route_step_call(*s, true, one);
+    route_step_call(*apart, false, other);
+    const bool same = memcmp(one, other, bytes) == 0;
+    free(one);
+    free(other);
+    return same;
+}
+
+static void test_route_step(int encoding, int bits, int group, int experts, int slots, bool sigmoid)
+{
+    const int n = 300, k = 160; // more units than the host has blocks
+    static const int some[] = {1, 5, STEP_ROWS};
+    struct matrix m = matrix_make(encoding, bits, group, n, k, 7);
+    struct weight w = put_weight(&m);
+    float *g = step_random((int64_t)STEP_ROWS * k, 4), *u = step_random((int64_t)STEP_ROWS * k, 2),
+          *logits = step_random((int64_t)(STEP_ROWS + 1) * experts, 6), *bias = step_random(experts, 1);
+    for (int i = 0; i < experts; i += 7)
+        logits[i] = logits[0]; // ties
+    struct route_step s = {};
+    s.linear = step_linear(&m, &w, 0, NULL, NULL);
+    s.glu = {NULL,
+             k,
+             k,
+             k,
+             k,
+             ACT_SILU,
+             (const float *)put(g, (int64_t)STEP_ROWS * k * 4),
+             (const float *)put(u, (int64_t)STEP_ROWS * k * 4),
+             NULL};
+    s.route = {NULL,
+               experts,
+               slots,
+               sigmoid,
+               1,
+               experts,
+               2.5f,
+               (const float *)put(logits, (int64_t)(STEP_ROWS + 1) * experts * 4),
+               sigmoid ? (const float *)put(bias, (int64_t)experts * 4) : NULL,
+               NULL,
+               NULL};
+    bool same = true;
+    for (int rows : some) {
+        s.linear.pass = s.glu.pass = s.route.pass = put_pass(rows, NULL);
+        same = route_step_same(&s, &s) && same;
+    }
+    ok(same, "%d of %d%s beside glu and %s: the bits of the ops", slots, experts, sigmoid ? ", sigmoid" : "",
+       encoding_name(encoding));
+    struct route_step other = s;
+    other.route.logits += experts;
+    ok(!route_step_same(&s, &other), "%d of %d beside glu and %s: choices of other rows are found", slots, experts,
+       encoding_name(encoding));
+    s.route.slots = 33;
+    const void *args[] = {&s.route, &s.glu, &s.linear};
+    ok(cuda_route_glu_linear(0, args, STEP_ROWS) == cudaErrorNotSupported, "choices of 33 slots are left to route");
+    free(g), free(u), free(logits), free(bias);
+    put_back(0);
+    matrix_free(&m);
+}
+
 static void test_linear_mix(int encoding, int bits, int group)
 {
     const int dim = 96, n = STEP_STREAMS * dim, k = 320;
@@ -138,6 +236,9 @@ static void test_linear_steps(void)
         test_glu_linear(c[0], c[1], c[2]);
         test_linear_mix(c[0], c[1], c[2]);
     }
+    test_route_step(ENC_AFFINE, 4, 32, 40, 3, false);
+    test_route_step(ENC_BF16, 0, 0, 512, 10, false);
+    test_route_step(ENC_NVFP4, 0, 0, 1000, 8, true);
 }
 
 #endif

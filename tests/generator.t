@@ -183,6 +183,12 @@ local function check_steps()
     ok(first_step(glu(), linear(g)) == 2, "steps: a glu and the product of its rows")
     ok(not first_step(glu(), linear(g), linear(g)), "steps: not when two products read it")
     ok(not first_step(glu(), linear(value())), "steps: not a product of something else")
+    local route = function(pass) return op("route", { { "logits", "in", y }, { "ids", "out", n } }, pass) end
+    ok(first_step(route(), glu(), linear(g)) == 3, "steps: choices beside a glu and its product")
+    ok(not first_step(route("head"), glu(), linear(g)), "steps: not those of another pass")
+    ok(not first_step(route(), glu(), linear(value())), "steps: nor beside a product of something else")
+    local reader = op("glu", { { "g", "in", n }, { "y", "out", g } })
+    ok(not first_step(route(), reader, linear(g)), "steps: nor beside a glu that reads the choices")
     local gates = linear(value())
     local mix = op("hc_mix", { { "gate", "in", gates.facts.parts[1].y }, { "y", "out", value() } })
     ok(first_step(gates, mix) == 2, "steps: gates and their mix")
@@ -221,6 +227,14 @@ local function check_early()
     ok(early(append(), head_norm(x), head_norm(y), attention()), "early: attention on queries and a cache that are older")
     ok(not early(append(), head_norm(x), attention()), "early: not on queries that the launch before made")
     ok(not early(head_norm(x), append(), attention()), "early: nor on a cache that it changed")
+    local function made(skip)
+        local ops = fuse.run({ route(), glu(), linear(g, { parts = { { y = y } } }), experts() }, skip)
+        return ops[1].together, ops[4].args[3][3]
+    end
+    local together, flag = made()
+    ok(together == 3 and flag == 0, "early: not choices made beside the product")
+    together, flag = made { together = true }
+    ok(not together and flag == 1, "early: but where each op is a launch")
 end
 
 -- An input of a step's first op and an output of its last are alive at once.

@@ -6,9 +6,11 @@
 // All parts' units form one list that the blocks, one a multiprocessor, walk with a stride. Where there are few pairs and a long
 // k, several blocks share a pair (slices): each leaves its sums in scratch, and the last to come adds them in the order of the
 // slices.
+// A step's launch may have blocks more, which make a row's choices of experts instead (route.cuh).
 // Invariant: cuts of k come from the shapes of the launch; sums are added in ascending order of k, whoever adds them.
 
 #include "kernels/cuda/linear.cuh"
+#include "kernels/cuda/route.cuh"
 
 enum { COUNTERS = 1 << 17, SLICES_MOST = 16, STREAMS_MOST = 4 };
 
@@ -22,6 +24,8 @@ struct linear_step {
     const float *xn; // hc_mix behind it: the outputs are gates of xn's four streams of dim numbers, y their mix
     float *y;
     int32_t dim;
+    struct route_args route; // beside it, if it has slots: the choices of `rows` rows, a block each
+    int32_t rows;
 };
 
 struct linear_plan {
@@ -30,6 +34,7 @@ struct linear_plan {
     int32_t splits, slices, pairs; // warps of a pair; blocks of a pair; pairs of a unit
     int32_t capacity;              // rows that the launch is made for
     int32_t units, tiles;          // tiles of TILE_ROWS rows that the capacity has
+    int32_t blocks;                // that have units
     struct {
         stage_source source;
         int32_t first, groups; // first unit; groups of WARPS / splits pairs
@@ -81,7 +86,7 @@ __device__ __forceinline__ void linear_put(const struct linear_args &a, const li
         return tiles > 0;
     };
     for (int tile = 0; going && tile < tiles; tile++) {
-        for (int unit = blockIdx.x; going && unit < plan.units; unit += gridDim.x) {
+        for (int unit = blockIdx.x; going && unit < plan.units; unit += plan.blocks) {
             const linear_unit u = unit_at(a, plan, unit);
             going = ring_put(ring, plan.part[u.part].source, 0, 2 * u.first, 2 * plan.pairs, u.from, u.to, &put, lane,
                              pause);
@@ -184,7 +189,7 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
         s.tile = {a.x,          a.ldx,          NULL, 1, tile * wide, left < wide ? left : wide, a.k, plan.room.aligned,
                   plan.step.up, plan.step.ld_up};
         s.x.from = s.x.to = 0;
-        for (int unit = blockIdx.x; unit < plan.units; unit += gridDim.x, turn++) {
+        for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks, turn++) {
             const linear_unit u = unit_at(a, plan, unit);
             float *sums = room_sums(plan.room, memory, turn);
             const stage_source &source = plan.part[u.part].source;
@@ -206,12 +211,34 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     }
 }
 
+// A block behind those that have units: the choices of a row.
+__device__ __forceinline__ void linear_route(const linear_plan &plan, unsigned char *memory)
+{
+    const struct route_args &a = plan.step.route;
+    const int32_t r = blockIdx.x - plan.blocks;
+    route_space *space = (route_space *)memory;
+    auto sync = []() { some_wait(TAKERS); };
+    static_assert(ROUTE_THREADS == TAKERS, "those who take choose");
+    pdl_wait();
+    pdl_trigger();
+    if (threadIdx.x >= TAKERS || r >= a.pass->rows)
+        return;
+    if (a.sigmoid)
+        route_row<true>(a, r, space, sync);
+    else
+        route_row<false>(a, r, space, sync);
+}
+
 template <class CODE, bool EIGHT>
 __global__ void __launch_bounds__(THREADS, 1)
     linear_rows_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ linear_plan plan)
 {
     SHARED_ROOM(memory);
     __shared__ unsigned int arrived;
+    if (blockIdx.x >= plan.blocks) {
+        linear_route(plan, memory);
+        return;
+    }
     if (threadIdx.x == TAKERS)
         ring_open((ring_barriers *)memory, plan.room.slots);
     __syncthreads();
@@ -301,7 +328,10 @@ static linear_plan linear_plan_make(const struct linear_args *a, const linear_st
     }
     if (counter > COUNTERS)
         plan.units = 0;
+    plan.blocks = plan.units < multiprocessors() ? plan.units : multiprocessors();
     linear_room(&plan, a, blocks, rows, shared);
+    if (plan.step.rows && *shared < sizeof(route_space))
+        *shared = sizeof(route_space);
     return plan;
 }
 
@@ -329,10 +359,9 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     const linear_plan plan = linear_plan_make(args, step, all, &shared);
     if (plan.units == 0)
         return cudaErrorInvalidValue;
-    const int most = multiprocessors();
     cudaError_t error = cudaErrorInvalidValue;
     linear_kernel(args, tile_rows_for(all), [&](auto code, auto eight) {
-        error = launch(stream, dim3(plan.units < most ? plan.units : most), dim3(THREADS), shared,
+        error = launch(stream, dim3(plan.blocks + plan.step.rows), dim3(THREADS), shared,
                        linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value>, *args, plan);
     });
     return error;
@@ -344,11 +373,11 @@ extern "C" cudaError_t cuda_linear(cudaStream_t stream, const struct linear_args
                                            : linear_launch(stream, args, NULL, rows);
 }
 
-extern "C" cudaError_t cuda_glu_linear(cudaStream_t stream, const void *const *args, int rows)
+// args: of glu and of the product of its rows. step: what else the launch does.
+static cudaError_t glu_linear(cudaStream_t stream, const void *const *args, linear_step step, int rows)
 {
     const struct glu_args *glu = (const struct glu_args *)args[0];
     struct linear_args linear = *(const struct linear_args *)args[1];
-    linear_step step = {};
     if (linear.row_class == CLASS_PROMPT || linear.row_multiple > 1 || !glu->g || glu->activation != ACT_SILU ||
         glu->width != linear.k || rows_aligned(glu->g, glu->ldg) != rows_aligned(glu->u, glu->ldu))
         return cudaErrorNotSupported;
@@ -357,6 +386,20 @@ extern "C" cudaError_t cuda_glu_linear(cudaStream_t stream, const void *const *a
     step.up = glu->u;
     step.ld_up = glu->ldu;
     return linear_launch(stream, &linear, &step, rows);
+}
+
+extern "C" cudaError_t cuda_glu_linear(cudaStream_t stream, const void *const *args, int rows)
+{
+    return glu_linear(stream, args, linear_step(), rows);
+}
+
+// Where the product's blocks and the rows are more than the multiprocessors, rows wait for blocks that have ended.
+extern "C" cudaError_t cuda_route_glu_linear(cudaStream_t stream, const void *const *args, int rows)
+{
+    linear_step step = {};
+    step.route = *(const struct route_args *)args[0];
+    step.rows = rows;
+    return route_fits(&step.route) ? glu_linear(stream, args + 1, step, rows) : cudaErrorNotSupported;
 }
 
 extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *args, int rows)
