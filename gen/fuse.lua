@@ -5,6 +5,7 @@
 local fuse = {}
 
 local MAX_PARTS = 6 -- LINEAR_PARTS of kernels/cpu/ops.h
+local STEP_MOST = 5 -- ops of a step
 
 -- Set of the buffers that an op writes.
 local function written(op)
@@ -86,8 +87,26 @@ local function reads(op, changed)
     return false
 end
 
--- How many ops from `i` on a target may do in one launch, of which only the last one's outputs, what the first changes in place, and
--- choices of experts are read.
+-- Ops from `i` on that make keys, put them into the cache, pool its blocks, and norm queries: none reads what another one leaves, but the
+-- keys, which nobody else reads.
+local function append_step(ops, i)
+    local op, second, next = ops[i], ops[i + 1], i + 2
+    if op.name ~= "head_norm" or second.name ~= "kv_append" or not same(arg(op, "y"), arg(second, "k"))
+        or not only_reader(ops, i, arg(op, "y"), i + 1) then
+        return 1
+    end
+    local function is(at, name) return ops[at] and ops[at].name == name and ops[at].pass == op.pass end
+    local pools = is(next, "index_pool")
+    local norms = pools and 2 or 1
+    if pools then next = next + 1 end
+    for at = next, next + norms - 1 do
+        if not is(at, "head_norm") then return next - i end
+    end
+    return next + norms - i
+end
+
+-- How many ops from `i` on a target may do in one launch. Of what they leave, others read the last one's outputs, what the first changes
+-- in place, choices of experts, and normed queries.
 local function step(ops, i)
     local op, second, third = ops[i], ops[i + 1], ops[i + 2]
     if not second or second.pass ~= op.pass then return 1 end
@@ -108,7 +127,7 @@ local function step(ops, i)
         and same(arg(second, "y"), arg(third, "x")) and only_reader(ops, i + 1, arg(second, "y"), i + 2) then
         return 3
     end
-    return 1
+    return append_step(ops, i)
 end
 
 -- Marks ops that form one step, for targets whose launches are dear: op.together is the number of ops from it on.
@@ -125,7 +144,7 @@ end
 -- Whether an op's operands named, and what it reads of the caches, were there before the launch right before it, which is an op or a step.
 local function there(ops, at, names)
     local first = at - 1
-    for back = 1, 3 do
+    for back = 1, STEP_MOST do
         local op = ops[at - back]
         if op and op.together and op.together >= back then first = at - back end
     end

@@ -38,12 +38,16 @@ static const char *const names[KERNEL_COUNT] = {
     X(glu_linear, KERNEL_glu, KERNEL_linear)                                                                           \
     X(route_glu_linear, KERNEL_route, KERNEL_glu, KERNEL_linear)                                                       \
     X(linear_mix, KERNEL_linear, KERNEL_hc_mix)                                                                        \
-    X(conv_gdn_norm, KERNEL_conv, KERNEL_gdn, KERNEL_gated_norm)
+    X(conv_gdn_norm, KERNEL_conv, KERNEL_gdn, KERNEL_gated_norm)                                                       \
+    X(norm_append, KERNEL_head_norm, KERNEL_kv_append)                                                                 \
+    X(norm_append_norm, KERNEL_head_norm, KERNEL_kv_append, KERNEL_head_norm)                                          \
+    X(norm_append_pool, KERNEL_head_norm, KERNEL_kv_append, KERNEL_index_pool)                                         \
+    X(norm_append_pool_norms, KERNEL_head_norm, KERNEL_kv_append, KERNEL_index_pool, KERNEL_head_norm, KERNEL_head_norm)
 #define X(name, ...) cudaError_t cuda_##name(cudaStream_t stream, const void *const *args, int rows);
 STEPS(X)
 #undef X
 
-enum { STEP_MOST = 3, ARGS_MOST = 1024 };
+enum { STEP_MOST = 5, ARGS_MOST = 1024 };
 
 static const struct step {
     cudaError_t (*launch)(cudaStream_t, const void *const *args, int rows);

@@ -187,6 +187,45 @@ static cudaError_t bench_choice_ops(cudaStream_t stream, const struct bench_choi
     return error == cudaSuccess ? cuda_attention(stream, &c->attend, rows) : error;
 }
 
+// What stands before a choice: the ops one after the other, and their step.
+struct bench_append {
+    struct head_norm_args key;
+    struct kv_append_args append;
+    struct index_pool_args pool;
+    struct head_norm_args query, index;
+};
+
+extern "C" cudaError_t cuda_norm_append_pool_norms(cudaStream_t, const void *const *, int);
+
+static cudaError_t bench_append_ops(cudaStream_t stream, const struct bench_append *t, int rows)
+{
+    cudaError_t error = cuda_head_norm(stream, &t->key, rows);
+    error = error == cudaSuccess ? cuda_kv_append(stream, &t->append, rows) : error;
+    error = error == cudaSuccess ? cuda_index_pool(stream, &t->pool, rows) : error;
+    error = error == cudaSuccess ? cuda_head_norm(stream, &t->query, rows) : error;
+    return error == cudaSuccess ? cuda_head_norm(stream, &t->index, rows) : error;
+}
+
+static cudaError_t bench_append_step(cudaStream_t stream, const struct bench_append *t, int rows)
+{
+    const void *args[] = {&t->key, &t->append, &t->pool, &t->query, &t->index};
+    return cuda_norm_append_pool_norms(stream, args, rows);
+}
+
+// qg, k: queries with gates, and keys, as a product leaves them.
+static void bench_norms(const struct kv_append_args &append, const struct index_pool_args &pool, float *qg, float *k,
+                        int rows, int count)
+{
+    const float *w = pool.w;
+    struct bench_append all = {{append.pass, 2, 256, 256, 64, 512, 512, 1e-6f, k, w, w, (float *)append.k},
+                               append,
+                               pool,
+                               {append.pass, 24, 512, 256, 64, 12288, 6144, 1e-6f, qg, w, w, qg},
+                               {append.pass, 4, 128, 128, 64, 512, 512, 1e-6f, append.index, w, w, k}};
+    bench("norms, kv_append, index_pool", bench_append_ops, &all, rows, count);
+    bench("the same in one step", bench_append_step, &all, rows, count);
+}
+
 // rows rows at the end of a context.
 static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count)
 {
@@ -217,12 +256,14 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
           *y = take<float>(rows * 24LL * 256);
     float *iq = take_floats(rows * 512LL, 1), *w = take_floats(256, 1);
     int32_t *blocks = take<int32_t>(rows * 512LL), *counts = take<int32_t>(rows);
+    float *qg = take_floats(rows * 24LL * 512, 1), *k = take_floats(rows * 512LL, 1);
     char name[64];
     push_all();
     struct kv_append_args append = {p, lanes, kv, 512, 512, 128, q, q, iq};
     struct index_pool_args pool = {p, lanes, kv, 4, 64, 1e-6f, w, w};
     struct index_select_args select = {p, lanes, kv, 4, 4, 512, 512, iq, blocks, counts};
     if (sparse) {
+        bench_norms(append, pool, qg, k, rows, count);
         bench("kv_append", cuda_kv_append, &append, rows, count);
         bench("index_pool", cuda_index_pool, &pool, rows, count);
         snprintf(name, sizeof name, "index_select at %d", context);

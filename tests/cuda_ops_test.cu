@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
-//   cuda_ops_test [group ...]   groups: rows steps deltanet states attention caches control draws; all of them without arguments
+//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention caches control draws; all of them without arguments
 //   cuda_ops_test bench [attention]   times of all ops, of what is around attention
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
+#include "tests/cuda_ops_append.cuh"
 #include "tests/cuda_ops_attention.cuh"
 #include "tests/cuda_ops_bench.cuh"
 #include "tests/cuda_ops_cache.cuh"
@@ -42,6 +43,8 @@ int main(int count, char **names)
     }
     if (wanted(count, names, "steps"))
         test_steps();
+    if (wanted(count, names, "append"))
+        test_append();
     if (wanted(count, names, "deltanet"))
         test_deltanet();
     if (wanted(count, names, "states"))

@@ -200,6 +200,17 @@ local function check_steps()
     ok(not first_step(conv(), gdn(value()), gated()), "steps: not on another convolution")
     ok(not first_step(conv(), gdn(), gated(), other("in", c)), "steps: not when the convolution is read later")
     ok(not first_step(conv(), gdn(), gated(), other("in", o)), "steps: nor when the recurrence is")
+    local k = value()
+    local normed = function(to, pass) return op("head_norm", { { "x", "in", w }, { "y", "out", to or value() } }, pass) end
+    local append = function(from) return op("kv_append", { { "k", "in", from or k }, { "v", "in", w } }) end
+    local pool = function() return op("index_pool", {}) end
+    ok(first_step(normed(k), append(), other("in", y)) == 2, "steps: keys and their way to the cache")
+    ok(first_step(normed(k), append(), normed(), normed()) == 3, "steps: with queries")
+    ok(first_step(normed(k), append(), pool(), other("in", y)) == 3, "steps: with pooled blocks")
+    ok(first_step(normed(k), append(), pool(), normed(), normed()) == 5, "steps: with pooled blocks and two kinds of queries")
+    ok(first_step(normed(k), append(), pool(), normed(), normed(nil, "head")) == 3, "steps: not queries of another pass")
+    ok(not first_step(normed(k), append(y)), "steps: not the way of other keys")
+    ok(not first_step(normed(k), append(), other("in", k)), "steps: not when the keys are read later")
 end
 
 local function check_early()

@@ -7,73 +7,27 @@
 // makes many zeros) go to the lower block.
 
 #include "kernels/cuda/cluster.cuh"
-#include "kernels/cuda/kv.cuh"
-#include "kernels/cuda/rotary.cuh"
+#include "kernels/cuda/pool.cuh"
 #include "kernels/cuda/scan.cuh"
 
 // ---- index_pool: a warp a row; those that complete a block pool it -------------------------------------------------------------
-
-DEVICE float pool_number(float x)
-{
-    return x;
-}
-DEVICE float pool_number(uint16_t x)
-{
-    return kv_bf16_value(x);
-}
-
-// The mean of `ratio` stored rows of n, `bytes` apart; returns the lane's share of its sum of squares. All rows of four numbers
-// are under way at once.
-template <typename T>
-DEVICE float pool_mean(float *mean, const uint8_t *rows, int64_t bytes, int32_t ratio, int32_t n, int32_t lane)
-{
-    float sum = 0;
-    for (int32_t base = lane; base < n; base += 4 * WARP) {
-        float t[4] = {};
-#pragma unroll 4
-        for (int32_t i = 0; i < ratio; i++) {
-            const T *row = reinterpret_cast<const T *>(rows + i * bytes);
-#pragma unroll
-            for (int m = 0; m < 4; m++)
-                t[m] = __fadd_rn(t[m], base + m * WARP < n ? pool_number(row[base + m * WARP]) : 0.0f);
-        }
-#pragma unroll
-        for (int m = 0; m < 4; m++)
-            if (base + m * WARP < n) {
-                t[m] = __fdiv_rn(t[m], (float)ratio);
-                mean[base + m * WARP] = t[m];
-                sum = fmaf(t[m], t[m], sum);
-            }
-    }
-    return sum;
-}
 
 __global__ void __launch_bounds__(WARP) index_pool_kernel(const __grid_constant__ struct index_pool_args a)
 {
     extern __shared__ float row[]; // [index_dim]
     const struct kv_layout *kv = &a.layout;
-    const int32_t lane = threadIdx.x, n = kv->index_dim;
     const int64_t r = blockIdx.x;
     pdl_wait();
     pdl_trigger();
     if (r >= a.pass->rows)
         return;
-    const int32_t position = a.pass->position[r], block = position / a.ratio, first = block * a.ratio;
+    const int32_t position = a.pass->position[r];
     if ((position + 1) % a.ratio != 0)
         return;
     const uint32_t *table = a.lanes.table[a.pass->lane[r]];
-    // A page holds whole blocks.
-    const uint8_t *raw = kv_row(&a.lanes, kv, table, KV_INDEX, first, 1);
-    uint8_t *pooled = kv_row(&a.lanes, kv, table, KV_POOLED, block, a.ratio);
-    const float sum = kv->index_encoding == KV_F32 ? pool_mean<float>(row, raw, kv->index_bytes, a.ratio, n, lane)
-                                                   : pool_mean<uint16_t>(row, raw, kv->index_bytes, a.ratio, n, lane);
-    const float factor = 1.0f / sqrtf(warp_sum<WARP>(sum) / (float)n + a.eps);
-    for (int32_t d = lane; d < n; d += WARP)
-        row[d] = f_mul(f_mul(row[d], factor), a.w[d]);
-    __syncwarp();
-    rotary_row(row, a.rotary, a.inverse_frequency, first, lane);
-    __syncwarp();
-    kv_encode(pooled, row, 1, 0, n, kv->index_encoding, lane);
+    const struct pool_keys keys = {kv_row(&a.lanes, kv, table, KV_INDEX, position + 1 - a.ratio, 1), kv->index_bytes,
+                                   NULL, 0, a.ratio};
+    pool_block(&a, keys, table, position, row, (int32_t)threadIdx.x);
 }
 
 extern "C" cudaError_t cuda_index_pool(cudaStream_t stream, const struct index_pool_args *a, int rows)

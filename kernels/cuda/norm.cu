@@ -5,8 +5,8 @@
 // Invariant: a block, or a warp, has one row (or a group or head of it); nothing is read that belongs to another row.
 
 #include "kernels/cuda/gated_norm.cuh"
+#include "kernels/cuda/head_norm.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/rotary.cuh"
 #include "kernels/cuda/vec.cuh"
 
 // ---- norm: a block a (group, row) ------------------------------------------------------------------------------------------
@@ -116,26 +116,14 @@ __global__ void __launch_bounds__(HEAD_WARPS *WARP) head_norm_kernel(const __gri
     extern __shared__ float heads[]; // [HEAD_WARPS][dim]
     const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.x * HEAD_WARPS + warp;
     const int64_t r = blockIdx.y;
+    const struct head_weights weights = head_weights_of(&a, lane);
     pdl_wait();
     pdl_trigger();
     if (r >= a.pass->rows || head >= a.heads)
         return;
-    const float *x = a.x + r * a.ldx + (int64_t)head * a.head_stride;
-    float *y = a.y + r * a.ldy + (int64_t)head * a.dim, *row = heads + (int64_t)warp * a.dim, sum = 0;
-    const int32_t position = a.pass->position[r];
-    for (int32_t i = lane; i < a.dim; i += WARP) {
-        const float t = x[i];
-        row[i] = t;
-        sum = fmaf(t, t, sum);
-    }
-    if (a.w) {
-        const float factor = 1.0f / sqrtf(warp_sum<WARP>(sum) / (float)a.dim + a.eps);
-        for (int32_t i = lane; i < a.dim; i += WARP)
-            row[i] = f_mul(f_mul(row[i], factor), a.w[i]);
-    }
-    __syncwarp();
-    rotary_row(row, a.rotary, a.inverse_frequency, position, lane);
-    __syncwarp();
+    const float *x = head_of(&a, r, head);
+    float *y = a.y + r * a.ldy + (int64_t)head * a.dim, *row = heads + (int64_t)warp * a.dim;
+    head_norm_row(&a, x, head_numbers_of(x, a.dim, lane), weights, row, a.pass->position[r], lane);
     for (int32_t i = lane; i < a.dim; i += WARP)
         y[i] = row[i];
 }

@@ -29,13 +29,16 @@ DEVICE void angle_turn(float angle, float *cosine, float *sine)
     *sine = quarter >= 2 ? -y : y;
 }
 
-// Rotates `row` in shared memory. Each lane takes pairs lane, lane + 32, ...; the caller keeps lanes in step around it.
-DEVICE void rotary_row(float *row, int32_t rotary, const float *inverse_frequency, int32_t position, int32_t lane)
+// Rotates `row` in shared memory. Each lane takes pairs lane, lane + 32, ...; the caller keeps lanes in step around it. first: the
+// frequency of the lane's first pair, if it has one.
+DEVICE void rotary_row(float *row, int32_t rotary, const float *inverse_frequency, float first, int32_t position,
+                       int32_t lane)
 {
     const int32_t half = rotary / 2;
+#pragma unroll 1
     for (int32_t i = lane; i < half; i += WARP) {
         float cosine, sine;
-        angle_turn(f_mul((float)position, inverse_frequency[i]), &cosine, &sine);
+        angle_turn(f_mul((float)position, i == lane ? first : inverse_frequency[i]), &cosine, &sine);
         const float low = row[i], high = row[i + half];
         row[i] = fmaf(low, cosine, -f_mul(high, sine));
         row[i + half] = fmaf(high, cosine, f_mul(low, sine));
