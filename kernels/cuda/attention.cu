@@ -199,9 +199,9 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
     // Few clusters: one block a processor with more in flight; many: more blocks.
     const bool few = rows * attention_groups(a, MMA_HEADS) <= FEW_CLUSTERS;
     if (attention_mma_fits(a))
-        return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2>(stream, a, rows, few)
-               : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2>(stream, a, rows, few)
-                                      : attention_mma_launch<64, 4, 4>(stream, a, rows, few);
+        return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2, 1>(stream, a, rows, few)
+               : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2, 2>(stream, a, rows, few)
+                                      : attention_mma_launch<64, 4, 4, 4>(stream, a, rows, few);
     if (a->layout.dim <= 64)
         return attention_launch<2>(stream, a, rows);
     if (a->layout.dim <= 128)

@@ -480,23 +480,33 @@ static inline bool attention_mma_fits(const struct attention_args *a)
            kv_fits(&a->lanes, kv, 8, KV_VALUES);
 }
 
+template <int DIM> static size_t attention_mma_bytes(int stages)
+{
+    return sizeof(struct mma_space<DIM>) + 2 * (size_t)stages * sizeof(struct mma_tile<DIM>);
+}
+
 template <int DIM, int STAGES, int PARTS>
-static cudaError_t attention_mma_parts(cudaStream_t stream, const struct attention_args *a, int rows)
+static cudaError_t attention_mma_stages(cudaStream_t stream, const struct attention_args *a, int rows)
 {
     static_assert(STAGES < MMA_AHEAD, "addresses are found that far ahead");
     const dim3 grid(PARTS * (unsigned)attention_groups(a, MMA_HEADS), (unsigned)rows);
-    const size_t bytes = sizeof(struct mma_space<DIM>) + 2 * STAGES * sizeof(struct mma_tile<DIM>);
-    return launch_cluster(stream, grid, MMA_THREADS, bytes, PARTS, attention_mma_kernel<DIM, STAGES, PARTS>, *a);
+    return launch_cluster(stream, grid, MMA_THREADS, attention_mma_bytes<DIM>(STAGES), PARTS,
+                          attention_mma_kernel<DIM, STAGES, PARTS>, *a);
 }
 
-// FEW: stages where a block has a processor for itself, MANY: where it shares one.
-template <int DIM, int FEW, int MANY>
+// Stages: FEW where a block has a processor for itself, MANY where it shares one, LEAST where those have no place.
+template <int DIM, int FEW, int MANY, int LEAST>
 static cudaError_t attention_mma_launch(cudaStream_t stream, const struct attention_args *a, int rows, bool few)
 {
-    if (!clusters_available())
-        return attention_mma_parts<DIM, MANY, 1>(stream, a, rows);
-    return few ? attention_mma_parts<DIM, FEW, MMA_PARTS>(stream, a, rows)
-               : attention_mma_parts<DIM, MANY, MMA_PARTS>(stream, a, rows);
+    const bool clusters = clusters_available();
+    if (attention_mma_bytes<DIM>(MANY) > block_room())
+        return clusters ? attention_mma_stages<DIM, LEAST, MMA_PARTS>(stream, a, rows)
+                        : attention_mma_stages<DIM, LEAST, 1>(stream, a, rows);
+    if (!clusters)
+        return attention_mma_stages<DIM, MANY, 1>(stream, a, rows);
+    return few && attention_mma_bytes<DIM>(FEW) <= block_room()
+               ? attention_mma_stages<DIM, FEW, MMA_PARTS>(stream, a, rows)
+               : attention_mma_stages<DIM, MANY, MMA_PARTS>(stream, a, rows);
 }
 
 #endif

@@ -138,6 +138,18 @@ static inline bool clusters_available(void)
     return state;
 }
 
+// Bytes of shared memory that a block may have.
+static inline size_t block_room(void)
+{
+    static int bytes = 0;
+    if (bytes == 0) {
+        int device = 0;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    }
+    return (size_t)bytes;
+}
+
 // launch() with clusters of `cluster` blocks along x.
 template <typename... P, typename... A>
 static inline cudaError_t launch_cluster(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, unsigned cluster,

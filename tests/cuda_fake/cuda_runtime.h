@@ -64,7 +64,8 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 typedef void *cudaStream_t;
 enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorNotSupported };
 enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
-enum { cudaDevAttrComputeCapabilityMajor, cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum { cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared };
 enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
 struct cudaLaunchAttribute {
@@ -104,16 +105,20 @@ static inline cudaError_t cudaGetDevice(int *device)
     *device = 0;
     return cudaSuccess;
 }
-// FAKE_MAJOR=8: a card without clusters.
-static inline cudaError_t cudaDeviceGetAttribute(int *value, int, int)
+// FAKE_MAJOR=8: a card without clusters. FAKE_ROOM=99: one with so many KiB of shared memory a block.
+static inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int)
 {
-    const char *major = getenv("FAKE_MAJOR");
-    *value = major ? atoi(major) : 9;
+    const char *major = getenv("FAKE_MAJOR"), *room = getenv("FAKE_ROOM");
+    *value =
+        attribute == cudaDevAttrComputeCapabilityMajor ? (major ? atoi(major) : 9) : (room ? atoi(room) : 227) * 1024;
     return cudaSuccess;
 }
-static inline cudaError_t cudaFuncSetAttribute(const void *, int, int bytes)
+static inline cudaError_t cudaFuncSetAttribute(const void *, int attribute, int bytes)
 {
-    return bytes <= 227 * 1024 ? cudaSuccess : cudaErrorInvalidValue;
+    int most = 0;
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    return attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || bytes <= most ? cudaSuccess
+                                                                                     : cudaErrorInvalidValue;
 }
 
 // ---- fibers -------------------------------------------------------------------------------------------------------------------
