@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets that the
-// L2 cache holds none of them; figures against a read of memory measured in the same run.
+// L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode, prompt (both classes
+// without), or few: the products of prompts of few rows, with 512 and 2,048 beside.
 
 #ifndef CUDA_MATRIX_BENCH_H
 #define CUDA_MATRIX_BENCH_H
@@ -153,11 +154,17 @@ static void bench_name(const char *what, const struct weight *w, int rows)
     printf("%-12s %6s%d [%6d,%6d] %4d rows ", what, encoding_name(w->encoding), w->bits, w->n, w->k, rows);
 }
 
+// Launches of a graph: `most` of a long prompt.
+static int bench_chain(int rows, int row_class, int most)
+{
+    return row_class == CLASS_PROMPT && rows > 128 ? most : BENCH_CHAIN;
+}
+
 static void bench_linear(int encoding, int bits, int group, int n, int k, int rows, int row_class, double ceiling)
 {
     struct weight w = {encoding, bits, group, n, k, NULL, NULL, NULL, 0, 0};
     int64_t scales, bytes = bench_bytes(&w, &scales), all = bytes + scales;
-    int sets = (int)(bench_memory / all) + 1, chain = row_class == CLASS_PROMPT ? 4 : BENCH_CHAIN;
+    int sets = (int)(bench_memory / all) + 1, chain = bench_chain(rows, row_class, 4);
     sets = sets > chain ? chain : sets;
     const uint8_t *data = (const uint8_t *)bench_random(bytes * sets, 0);
     const uint8_t *scale = (const uint8_t *)bench_random(scales * sets + 64, 0);
@@ -204,7 +211,7 @@ static void bench_experts(int encoding, int bits, int group, int inner, int k, i
     gate.scale = (const uint8_t *)bench_random(up.scale_stride * EXPERTS, 0);
     down.data = (const uint8_t *)bench_random(down.data_stride * EXPERTS, 0);
     down.scale = (const uint8_t *)bench_random(down.scale_stride * EXPERTS, 0);
-    int chain = row_class == CLASS_PROMPT ? 2 : BENCH_CHAIN;
+    int chain = bench_chain(rows, row_class, 2);
     static struct experts_up_args u[BENCH_CHAIN];
     static struct experts_down_args d[BENCH_CHAIN];
     u[0] = {};
@@ -255,6 +262,19 @@ static const struct {
     {ENC_BF16, 0, 0},  {ENC_FP8_BLOCK, 8, 0}, {ENC_AFFINE, 4, 64},
 };
 
+// Prompts of few rows are launched for 32 and 128 of them.
+static void bench_few(double ceiling)
+{
+    static const int shapes[][2] = {{320, 10240},  {2560, 6144}, {512, 2560}, {640, 2560},
+                                    {10240, 2560}, {10240, 320}, {2560, 640}},
+                     rows[] = {32, 128, 512, 2048};
+    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
+        for (int r : rows)
+            bench_linear(ENC_BF16, 0, 0, shapes[i][0], shapes[i][1], r, CLASS_PROMPT, ceiling);
+    for (int r : rows)
+        bench_experts(ENC_NVFP4, 4, 0, 640, 2560, r, 10, CLASS_PROMPT, ceiling);
+}
+
 static int bench(int count, char **arguments)
 {
     static const int shapes[][2] = {{12288, 2560}, {10240, 2560}, {2560, 6144}, {2560, 2560},  {320, 10240},
@@ -263,6 +283,10 @@ static int bench(int count, char **arguments)
     printf("multiprocessors at %.0f MHz at first, then %.0f; %.0f after the read\n", cold, warm, bench_warm(2));
     bool prompt_only = count > 0 && strcmp(arguments[0], "prompt") == 0;
     bool decode_only = count > 0 && strcmp(arguments[0], "decode") == 0;
+    if (count > 0 && strcmp(arguments[0], "few") == 0) {
+        bench_few(ceiling);
+        return 0;
+    }
     for (int c = 0; c < (int)(sizeof bench_codes / sizeof *bench_codes) && !prompt_only; c++) {
         int e = bench_codes[c].encoding, b = bench_codes[c].bits, g = bench_codes[c].group;
         for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
@@ -284,6 +308,8 @@ static int bench(int count, char **arguments)
             bench_experts(e, b, g, 640, 2560, 2048, 10, CLASS_PROMPT, ceiling);
         }
     }
+    if (!decode_only)
+        bench_few(ceiling);
     return 0;
 }
 #endif
