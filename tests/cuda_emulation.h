@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs CUDA kernels on the host: each thread of a block is a coroutine, blocks run one after the other, barriers and the
-// collective operations of a warp meet as on the device. Slow; for the logic of kernels where there is no GPU.
+// Runs CUDA kernels on the host: each thread of a cluster of blocks is a coroutine, clusters run one after the other, barriers and
+// the collective operations of a warp meet as on the device. Slow; for the logic of kernels where there is no GPU.
 //
-// Invariant: a barrier that not all its threads reach hangs no test: it ends the program with a line.
+// Invariant: a barrier that not all its threads reach hangs no test: it ends the program with a line. Kernels that run in clusters have
+// dynamic shared memory only, since variables in shared memory are the process's.
 
 #ifndef CUDA_EMULATION_H
 #define CUDA_EMULATION_H
@@ -24,27 +25,38 @@
 #define __launch_bounds__(...)
 #undef __noinline__
 #define __noinline__      __attribute__((noinline))
-#define SHARED_ROOM(name) unsigned char *name = emulation.shared
+#define SHARED_ROOM(name) unsigned char *name = emulation.here->shared
 #define LAUNCH_CUH
+#define CUDA_CLUSTER_CUH
 
 struct emulated_index {
     unsigned int x, y, z;
 };
 static struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-enum { EMULATED_THREADS = 1024, EMULATED_STACK = 128 * 1024 };
+enum { EMULATED_THREADS = 2048, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8 };
 
 struct emulated_barrier {
     unsigned int arrived, generation;
 };
 
+// What the threads of one block share.
+struct emulated_room {
+    unsigned char *shared;
+    unsigned int left; // threads that have not ended; then its shared memory is gone
+    struct emulated_barrier block, warp[32], some[16];
+    uint32_t operand[32][32][6];
+};
+
 static struct {
     ucontext_t scheduler, thread[EMULATED_THREADS];
     bool done[EMULATED_THREADS];
-    unsigned char *stack, *shared;
-    unsigned int current, progress;
-    struct emulated_barrier block, warp[32], some[16];
-    uint32_t operand[32][32][6];
+    unsigned int cluster_turn[EMULATED_THREADS]; // of the cluster's barrier, when the thread came
+    unsigned char *stack;
+    unsigned int current, progress, threads; // of the cluster
+    size_t shared;                           // bytes of a block
+    struct emulated_room room[EMULATED_CLUSTER], *here;
+    struct emulated_barrier cluster;
     void (*body)(void *);
     void *arguments;
 } emulation;
@@ -70,11 +82,11 @@ static void emulated_wait(struct emulated_barrier *b, unsigned int count)
 
 static inline void __syncthreads(void)
 {
-    emulated_wait(&emulation.block, blockDim.x);
+    emulated_wait(&emulation.here->block, blockDim.x);
 }
 static inline void __syncwarp(void)
 {
-    emulated_wait(&emulation.warp[threadIdx.x / 32], 32);
+    emulated_wait(&emulation.here->warp[threadIdx.x / 32], 32);
 }
 
 static void emulated_entry(void)
@@ -85,9 +97,12 @@ static void emulated_entry(void)
     swapcontext(&emulation.thread[emulation.current], &emulation.scheduler);
 }
 
-static void emulated_block(unsigned int threads)
+// Runs the blocks blockIdx.x .. blockIdx.x + cluster - 1 of `threads` threads together.
+static void emulated_blocks(unsigned int threads, unsigned int cluster)
 {
-    for (unsigned int t = 0; t < threads; t++) {
+    const unsigned int first = blockIdx.x, all = emulation.threads = threads * cluster;
+    for (unsigned int t = 0; t < all; t++) {
+        emulation.room[t / threads].left = threads;
         emulation.done[t] = false;
         getcontext(&emulation.thread[t]);
         emulation.thread[t].uc_stack.ss_sp = emulation.stack + (size_t)t * EMULATED_STACK;
@@ -95,25 +110,33 @@ static void emulated_block(unsigned int threads)
         emulation.thread[t].uc_link = NULL;
         makecontext(&emulation.thread[t], emulated_entry, 0);
     }
-    for (unsigned int left = threads; left;) {
+    for (unsigned int left = all; left;) {
         unsigned int before = emulation.progress;
         left = 0;
-        for (unsigned int t = 0; t < threads; t++) {
+        for (unsigned int t = 0; t < all; t++) {
             if (emulation.done[t])
                 continue;
             emulation.current = t;
-            threadIdx.x = t;
+            emulation.here = &emulation.room[t / threads];
+            threadIdx.x = t % threads;
+            blockIdx.x = first + t / threads;
             swapcontext(&emulation.scheduler, &emulation.thread[t]);
             left += !emulation.done[t];
+            if (emulation.done[t] && --emulation.here->left == 0)
+                memset(emulation.here->shared, 0xff, emulation.shared);
         }
         if (left && before == emulation.progress) {
             printf("Bail out! %u threads of a block wait for a barrier that the others do not reach\n", left);
             exit(1);
         }
     }
-    memset(&emulation.block, 0, sizeof emulation.block);
-    memset(emulation.warp, 0, sizeof emulation.warp);
-    memset(emulation.some, 0, sizeof emulation.some);
+    blockIdx.x = first;
+    memset(&emulation.cluster, 0, sizeof emulation.cluster);
+    for (struct emulated_room *room = emulation.room; room < emulation.room + cluster; room++) {
+        memset(&room->block, 0, sizeof room->block);
+        memset(room->warp, 0, sizeof room->warp);
+        memset(room->some, 0, sizeof room->some);
+    }
 }
 
 template <typename BODY> static void emulated_call(void *body)
@@ -122,23 +145,71 @@ template <typename BODY> static void emulated_call(void *body)
 }
 
 template <typename... P, typename... A>
-static cudaError_t launch(cudaStream_t, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...), A... args)
+static cudaError_t launch_cluster(cudaStream_t, dim3 grid, dim3 block, size_t shared, unsigned int cluster,
+                                  void (*kernel)(P...), A... args)
 {
     auto body = [&]() { kernel(P(args)...); };
+    if (cluster > EMULATED_CLUSTER || grid.x % cluster || block.x * cluster > EMULATED_THREADS)
+        return cudaErrorInvalidConfiguration;
     if (!emulation.stack)
         emulation.stack = (unsigned char *)malloc((size_t)EMULATED_THREADS * EMULATED_STACK);
-    emulation.shared = (unsigned char *)aligned_alloc(128, (shared + 127) / 128 * 128 + 128);
-    memset(emulation.shared, 0xff, shared);
+    emulation.shared = (shared + 127) / 128 * 128 + 128;
+    for (unsigned int i = 0; i < cluster; i++) {
+        emulation.room[i].shared = (unsigned char *)aligned_alloc(1024, (emulation.shared + 1023) / 1024 * 1024);
+        memset(emulation.room[i].shared, 0xff, shared);
+    }
     emulation.body = emulated_call<decltype(body)>;
     emulation.arguments = &body;
     blockDim = {block.x, 1, 1};
     gridDim = {grid.x, grid.y, grid.z};
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
-            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++)
-                emulated_block(block.x);
-    free(emulation.shared);
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += cluster)
+                emulated_blocks(block.x, cluster);
+    for (unsigned int i = 0; i < cluster; i++)
+        free(emulation.room[i].shared);
     return cudaSuccess;
+}
+
+template <typename... P, typename... A>
+static cudaError_t launch(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...), A... args)
+{
+    return launch_cluster(stream, grid, block, shared, 1, kernel, args...);
+}
+
+static inline cudaError_t launch_prepare(const void *, size_t, bool)
+{
+    return cudaSuccess;
+}
+
+// The barrier of a cluster, and the same place of another block's shared memory.
+static inline void cluster_arrive(void)
+{
+    emulation.cluster_turn[emulation.current] = emulation.cluster.generation;
+    emulation.progress++;
+    if (++emulation.cluster.arrived == emulation.threads) {
+        emulation.cluster.arrived = 0;
+        emulation.cluster.generation++;
+    }
+}
+static inline void cluster_arrive_read(void)
+{
+    cluster_arrive();
+}
+static inline void cluster_wait(void)
+{
+    while (emulation.cluster.generation == emulation.cluster_turn[emulation.current])
+        emulated_yield();
+    emulation.progress++;
+}
+static inline void cluster_sync(void)
+{
+    cluster_arrive();
+    cluster_wait();
+}
+template <typename T> static inline T *cluster_map(T *mine, unsigned int rank)
+{
+    return (T *)(emulation.room[rank].shared + ((unsigned char *)mine - emulation.here->shared));
 }
 
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
@@ -243,9 +314,9 @@ template <typename T> static inline T emulated_shuffle(T v, unsigned int from)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     static_assert(sizeof(T) == 4, "one word a lane");
-    memcpy(&emulation.operand[warp][lane][0], &v, 4);
+    memcpy(&emulation.here->operand[warp][lane][0], &v, 4);
     __syncwarp();
-    memcpy(&v, &emulation.operand[warp][from < 32 ? from : lane][0], 4);
+    memcpy(&v, &emulation.here->operand[warp][from < 32 ? from : lane][0], 4);
     __syncwarp();
     return v;
 }
@@ -265,11 +336,11 @@ template <typename T> static inline T __shfl_sync(uint32_t, T v, unsigned int fr
 static inline uint32_t __ballot_sync(uint32_t, bool vote)
 {
     unsigned int warp = threadIdx.x / 32;
-    emulation.operand[warp][threadIdx.x % 32][0] = vote;
+    emulation.here->operand[warp][threadIdx.x % 32][0] = vote;
     __syncwarp();
     uint32_t all = 0;
     for (int i = 0; i < 32; i++)
-        all |= emulation.operand[warp][i][0] << i;
+        all |= emulation.here->operand[warp][i][0] << i;
     __syncwarp();
     return all;
 }
@@ -277,10 +348,10 @@ static inline uint32_t __ballot_sync(uint32_t, bool vote)
 template <class PICK> static inline uint32_t emulated_reduce(uint32_t v, PICK pick)
 {
     unsigned int warp = threadIdx.x / 32;
-    emulation.operand[warp][threadIdx.x % 32][0] = v;
+    emulation.here->operand[warp][threadIdx.x % 32][0] = v;
     __syncwarp();
     for (int i = 0; i < 32; i++)
-        v = pick(v, emulation.operand[warp][i][0]);
+        v = pick(v, emulation.here->operand[warp][i][0]);
     __syncwarp();
     return v;
 }
@@ -304,7 +375,7 @@ static inline uint32_t __reduce_min_sync(uint32_t, uint32_t v)
 static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t(*all)[6] = emulation.operand[warp];
+    uint32_t(*all)[6] = emulation.here->operand[warp];
     memcpy(all[lane], a, 16);
     all[lane][4] = b0;
     all[lane][5] = b1;
@@ -382,7 +453,7 @@ template <int N> static inline void registers_fewer(void)
 }
 static inline void barrier_some(int number, int threads)
 {
-    emulated_wait(&emulation.some[number], (unsigned int)threads);
+    emulated_wait(&emulation.here->some[number], (unsigned int)threads);
 }
 static inline uint32_t half_pack(float low, float high)
 {
@@ -403,10 +474,11 @@ static inline uint32_t half_mul(uint32_t a, uint32_t b)
 {
     return half_fma(a, b, 0);
 }
-template <int NT, bool HALF> static inline void wgmma(float *d, const uint32_t *a, wgmma_source rows)
+template <int NT, bool HALF>
+__attribute__((optimize("O2"))) static void wgmma(float *d, const uint32_t *a, wgmma_source rows)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t(*all)[6] = emulation.operand[warp];
+    uint32_t(*all)[6] = emulation.here->operand[warp];
     unsigned int piece = (uintptr_t)rows / 16 % 8;
     rows -= piece * 16;
     memcpy(all[lane], a, 16);
@@ -521,7 +593,7 @@ static inline void stage_wait(uint64_t *barrier, uint32_t parity)
 }
 static inline void some_wait(int threads)
 {
-    emulated_wait(&emulation.some[0], (unsigned int)threads);
+    emulated_wait(&emulation.here->some[0], (unsigned int)threads);
 }
 
 #endif

@@ -154,6 +154,7 @@ static void test_shape(int i)
 
 #include "tests/cuda_matrix_bench.h"
 #include "tests/cuda_matrix_experts.h"
+#include "tests/cuda_matrix_slices.h"
 #include "tests/cuda_matrix_steps.h"
 #include "tests/cuda_matrix_two.h"
 
@@ -165,10 +166,12 @@ int main(int count, char **arguments)
     for (int i = 0; i < SHAPES; i++)
         if (only < 0 || only == i)
             test_shape(i);
-    if (only < 0 || only >= SHAPES) {
+    if (only < 0 || only == SHAPES) {
         test_experts();
         test_linear_steps();
         test_two();
     }
+    if (only < 0 || only == SHAPES + 1)
+        test_slices();
     return done();
 }

@@ -3,7 +3,8 @@
 // Clusters of blocks: a barrier, shared memory of each other, and their launch.
 //
 // Invariant: where a card has no clusters the code runs with clusters of one block, and a result never depends on the number
-// of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes.
+// of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes. Sums in fp32 cross blocks
+// only where the number of blocks comes from a weight's shape (linear_wide.cu).
 
 #ifndef CUDA_CLUSTER_CUH
 #define CUDA_CLUSTER_CUH

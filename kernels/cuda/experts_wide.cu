@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(256, 2) experts_up_wide_kernel(const __grid_co
         return;
     const tile_list list = {g.pairs + found.first, found.count, a.slots, ROWS};
     wide_tile<CODE, NT, 1, 1> tile;
-    wide_begin<CODE, NT, 1, 1>(&tile, memory, plan.x, list);
+    wide_begin<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1, list);
     const expert_up_work<CODE> work = {a, plan, tile, list.pairs, found.count, found.expert, a.gate.data != NULL};
     expert_roles<CODE>(tile, work, found.count);
 }
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(256, 2) experts_down_wide_kernel(const __grid_
         return;
     const tile_list list = {g.pairs + found.first, found.count, 1, ROWS};
     wide_tile<CODE, NT, 1, 1> tile;
-    wide_begin<CODE, NT, 1, 1>(&tile, memory, plan.x, list);
+    wide_begin<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1, list);
     const expert_down_work<CODE> work = {a, plan, tile, list.pairs, found.count, found.expert};
     expert_roles<CODE>(tile, work, found.count);
 }

@@ -149,10 +149,11 @@ cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multi
 
 // ---- tiles -------------------------------------------------------------------------------------------------------------------
 
-// The parts of one launch: those of args that `take` names, of one encoding and number of parts of x.
+// The parts of one launch: those of args that `take` names, of one encoding, number of parts of x and slices of k.
 struct wide_plan {
     wide_rows x;
     int32_t take, aligned; // bits of parts; of parts whose y takes 16 bytes at a time
+    int32_t slices;
 };
 
 // The part and the pair of panels in it of the n-th pair of a launch; a pair too many: part -1.
@@ -179,29 +180,18 @@ __device__ __forceinline__ lane_weights wide_place_of(const struct linear_args &
     return lane_place(&a.part[part].w, 0, found.pair, lane);
 }
 
-// What the warps that multiply do with the tile of rows first .. first + rows - 1.
-template <class CODE, int NT, int PARTS, int GROUPS>
-__device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a, const wide_plan &plan,
-                                                     const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int first,
-                                                     int rows)
+// Finishes and stores the warp's outputs of rows first .. first + rows - 1, of which a block of a cluster has every so many.
+template <class CODE, int ROWS>
+__device__ __forceinline__ void linear_wide_store(const struct linear_args &a, const wide_plan &plan, wide_pair found,
+                                                  float *sums, int slice, int first, int rows)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const wide_pair found = wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + warp);
-    float acc[2][NT * 4];
-    wide_run<CODE, NT, PARTS, GROUPS, NT>(tile, wide_place_of(a, plan, found, lane), acc);
-    wide_park<CODE, NT, PARTS, GROUPS, NT>(tile, acc);
-    if (found.part < 0)
-        return;
-    __syncwarp();
     const linear_part &part = a.part[found.part];
     const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
-    const float *sums = wide_parking(tile, warp);
-    const int o = lane % 8 * 4;
+    const int lane = threadIdx.x & 31, o = lane % 8 * 4;
 #pragma unroll 1
-    for (int r = lane / 8; r < SHAPE::ROWS && r < rows; r += 4) {
+    for (int r = slice * 4 + lane / 8; r < ROWS && r < rows; r += 4 * plan.slices) {
         const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[first + r] : factor;
-        const float4 sum = *(const float4 *)(sums + r * PARKED + o);
+        const float4 sum = wide_sum(sums + r * PARKED + o, plan.slices);
         float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
         if (part.activation != ACT_NONE)
 #pragma unroll
@@ -212,33 +202,62 @@ __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a
     }
 }
 
+// What the warps that multiply do with the tile of rows first .. first + rows - 1.
 template <class CODE, int NT, int PARTS, int GROUPS>
-__global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 && PARTS == 1 ? 2 : 1)
+__device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a, const wide_plan &plan,
+                                                     const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int slice,
+                                                     int first, int rows)
+{
+    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const wide_pair found = wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + warp);
+    float acc[2][NT * 4];
+    wide_run<CODE, NT, PARTS, GROUPS, NT>(tile, wide_place_of(a, plan, found, lane), acc);
+    wide_park<CODE, NT, PARTS, GROUPS, NT>(tile, acc);
+    if (plan.slices > 1)
+        cluster_sync();
+    else
+        __syncwarp();
+    if (found.part >= 0)
+        linear_wide_store<CODE, SHAPE::ROWS>(a, plan, found, wide_parking(tile, warp), slice, first, rows);
+    if (plan.slices > 1) { // sums stay until all blocks have read them
+        cluster_arrive_read();
+        cluster_wait();
+    }
+}
+
+// Blocks that share a tile of rows and outputs are neighbours along x: a slice of k each.
+template <class CODE, int NT, int PARTS, int GROUPS>
+__global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     linear_wide_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ wide_plan plan)
 {
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     SHARED_ROOM(memory);
-    const int warp = threadIdx.x >> 5, first = blockIdx.x * SHAPE::ROWS;
+    const int warp = threadIdx.x >> 5, slice = blockIdx.x % plan.slices, first = blockIdx.x / plan.slices * SHAPE::ROWS;
     int rows = 0;
     wide_tile<CODE, NT, PARTS, GROUPS> tile;
     pdl_trigger();
     pdl_wait();
-    wide_begin<CODE, NT, PARTS, GROUPS>(&tile, memory, plan.x, [&](int32_t *list) {
+    wide_begin<CODE, NT, PARTS, GROUPS>(&tile, memory, plan.x, slice, plan.slices, [&](int32_t *list) {
         rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
         for (int r = threadIdx.x; r < SHAPE::ROWS; r += SHAPE::THREADS)
             list[r] = r < rows ? first + r : -1;
         return rows;
     });
-    if (rows <= 0)
+    if (rows <= 0) // so do all blocks of the cluster
         return;
     if (warp >= SHAPE::WARPS) {
         registers_fewer<COPY_REGISTERS>();
         wide_copy<CODE, NT, PARTS, GROUPS, NT>(tile, [&](int w, int l) {
             return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), l);
         });
+        if (plan.slices > 1) {
+            cluster_sync();
+            cluster_sync();
+        }
     } else {
         registers_more<SHAPE::REGISTERS>();
-        linear_wide_multiply<CODE, NT, PARTS, GROUPS>(a, plan, tile, first, rows);
+        linear_wide_multiply<CODE, NT, PARTS, GROUPS>(a, plan, tile, slice, first, rows);
     }
 }
 
@@ -249,9 +268,14 @@ static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *ar
                                int64_t rows)
 {
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
-    const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS), (pairs + SHAPE::WARPS - 1) / SHAPE::WARPS);
-    return launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, linear_wide_kernel<CODE, NT, PARTS, GROUPS>,
-                  *args, plan);
+    const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS * plan.slices),
+                    (pairs + SHAPE::WARPS - 1) / SHAPE::WARPS);
+    auto kernel = linear_wide_kernel<CODE, NT, PARTS, GROUPS>;
+    cudaError_t error = launch_prepare((const void *)kernel, (size_t)SHAPE::BYTES, true);
+    if (error != cudaSuccess)
+        return error;
+    return launch_cluster(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, (unsigned)plan.slices, kernel,
+                          *args, plan);
 }
 
 // Matrices of few outputs take few blocks of one warpgroup, and rows in two parts.
@@ -290,9 +314,11 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
         if (!(parts >> i & 1))
             continue;
         plan.take = 0;
+        plan.slices = wide_slices(w);
         for (int j = i; j < args->parts; j++) {
             const struct weight *other = &args->part[j].w;
-            if (!(parts >> j & 1) || !same_code(w, other) || prompt_parts(w) != prompt_parts(other))
+            if (!(parts >> j & 1) || !same_code(w, other) || prompt_parts(w) != prompt_parts(other) ||
+                wide_slices(other) != plan.slices)
                 continue;
             plan.take |= 1 << j;
             pairs += weight_pairs(other);

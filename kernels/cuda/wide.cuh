@@ -5,15 +5,17 @@
 // Rows of x are prepared in scratch as 16-bit numbers in the order of fragments, once or, where PARTS is 2, with a second part of
 // what the first leaves; fp16 rows are scaled by a power of two of the row, and have the sums of each block of 32 k beside them.
 // One warpgroup brings tiles of rows and weights to shared memory by asynchronous copies, stage after stage; the others decode
-// weights in registers while the products of the block before run.
+// weights in registers while the products of the block before run. Where outputs are few and k is long, the blocks of a cluster share
+// a tile, a slice of k each, and each finishes some of its rows with all blocks' sums.
 //
-// Invariant: a row's result is one chain over ascending blocks, then over the blocks' sums, whatever NT, its place and its
-// company; PARTS comes from the weight's shape. A stage is read when all its copies have arrived at its barrier `full`, and its
+// Invariant: a row's result is, slice after slice added in ascending order, one chain over the slice's ascending blocks, then over its
+// blocks' sums, whatever NT, its place and its company; PARTS and slices come from the weight's shape. A stage is read when all its copies have arrived at its barrier `full`, and its
 // place is filled again when all warps that multiply have arrived at `empty`, with the products that read it waited for.
 
 #ifndef WIDE_CUH
 #define WIDE_CUH
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/prompt.cuh"
 #include "kernels/cuda/wide_code.cuh"
 
@@ -47,6 +49,19 @@ static inline bool wide_half(const struct weight *w)
     return w->encoding == ENC_AFFINE;
 }
 
+enum { SLICES_WIDE = 8 }; // slices of k at most: the blocks that a cluster may have on every card
+
+// Slices of k of a weight's tiles: of those with few outputs, as long as a slice has enough stages to pay for the sum.
+static inline int wide_slices(const struct weight *w)
+{
+    const int stages = (w->k + 63) / 64, most = w->n <= PRECISE_OUTPUTS ? SLICES_WIDE : w->n <= 5120 ? 4 : 1;
+    const int least = w->n <= PRECISE_OUTPUTS ? 10 : 20;
+    int slices = 1;
+    while (slices < most && stages / (2 * slices) >= least)
+        slices *= 2;
+    return slices;
+}
+
 // Prepares pass->rows * multiple rows of x for at most `rows`, in `parts` parts.
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
                          int64_t rows, bool half, int parts, const wide_rows &to);
@@ -63,8 +78,8 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
     static constexpr int ROWS = NT * 8, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 128, PLANE = ROWS * 128;
     static constexpr int WEIGHTS_AT = PARTS * PLANE;
     static constexpr int STAGE = (WEIGHTS_AT + 2 * WARPS * CODE::BLOCK_BYTES + 1023) / 1024 * 1024;
-    static constexpr int ROOM = (GROUPS == 1 && PARTS == 1 ? 108 : 220) * 1024 / STAGE;
-    static constexpr int BLOCKS = GROUPS == 1 && PARTS == 1 ? 2 : 1; // that share a multiprocessor
+    static constexpr int BLOCKS = GROUPS == 1 ? 2 : 1; // that share a multiprocessor
+    static constexpr int ROOM = (BLOCKS == 2 ? 108 : 220) * 1024 / STAGE;
     static constexpr int REGISTERS = GROUPS == 1 ? 216 : 232; // of a thread that multiplies, where COPY_REGISTERS copy
     static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 8 ? 8 : ROOM;
     static constexpr int BYTES =
@@ -78,7 +93,8 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_tile {
     uint64_t *full, *empty; // barriers of the stages
     int32_t *rows;          // [8 NT] numbers among the prepared rows, -1: none
     wide_rows x;
-    int main_stages, stages;
+    int first_stage, main_stages, stages; // of the whole k, the first of the slice; of the slice: those of weights, all
+    int first_group, groups;              // sixteen blocks' sums each, of the slice
 
     __device__ __forceinline__ unsigned char *stage(int s) const
     {
@@ -86,11 +102,11 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_tile {
     }
 };
 
-// Begins a tile, by all threads: READY waits for what the rows depend on and fills rows[8 NT]; returns what it returns: how many
-// there are.
+// Begins slice `slice` of a tile, by all threads: READY waits for what the rows depend on and fills rows[8 NT]; returns what it
+// returns: how many there are.
 template <class CODE, int NT, int PARTS, int GROUPS, class READY>
 __device__ __forceinline__ int wide_begin(wide_tile<CODE, NT, PARTS, GROUPS> *tile, unsigned char *memory,
-                                          const wide_rows &x, READY ready)
+                                          const wide_rows &x, int slice, int slices, READY ready)
 {
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     tile->memory = wgmma_align(memory);
@@ -98,8 +114,12 @@ __device__ __forceinline__ int wide_begin(wide_tile<CODE, NT, PARTS, GROUPS> *ti
     tile->empty = tile->full + SHAPE::STAGES;
     tile->rows = (int32_t *)(tile->empty + SHAPE::STAGES);
     tile->x = x;
-    tile->main_stages = (x.blocks + 1) / 2;
-    tile->stages = tile->main_stages + (wide_code<CODE>::BIASED ? (x.blocks + 63) / 64 : 0);
+    const int all = (x.blocks + 1) / 2, groups = (x.blocks + 15) / 16;
+    tile->first_stage = share_begin(all, slice, slices);
+    tile->main_stages = share_begin(all, slice + 1, slices) - tile->first_stage;
+    tile->first_group = share_begin(groups, slice, slices);
+    tile->groups = share_begin(groups, slice + 1, slices) - tile->first_group;
+    tile->stages = tile->main_stages + (wide_code<CODE>::BIASED ? (tile->groups + 3) / 4 : 0);
     if (threadIdx.x < SHAPE::STAGES) {
         barrier_init(tile->full + threadIdx.x, 128);
         barrier_init(tile->empty + threadIdx.x, SHAPE::WARPS);
@@ -136,26 +156,28 @@ __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUP
         if (s >= SHAPE::STAGES)
             barrier_wait(tile.empty + s % SHAPE::STAGES, (s / SHAPE::STAGES - 1) & 1);
         if (wide_code<CODE>::BIASED && s >= tile.main_stages) {
-            const unsigned char *sums = tile.x.sums + (s - tile.main_stages) * 128 + piece * 16;
+            const int group = (s - tile.main_stages) * 4 + piece / 2;
+            const unsigned char *sums = tile.x.sums + (tile.first_group + group) * 32 + piece % 2 * 16;
             for (int r = first; r < USED * 8; r += 16) {
-                const int row = tile.rows[r];
+                const int row = group < tile.groups ? tile.rows[r] : -1;
                 copy16(to + wgmma_place(r, piece), row < 0 ? tile.x.sums : sums + (int64_t)row * tile.x.sum_bytes,
                        row < 0 ? 0 : 16);
             }
         } else {
+            const int at = tile.first_stage + s;
 #pragma unroll
             for (int g = 0; g < GROUPS; g++)
 #pragma unroll
                 for (int i = 0; i < 2; i++) { // a last block that is not there is the one before once more, times zeros
-                    const int block = 2 * s + i < blocks ? 2 * s + i : blocks - 1;
+                    const int block = 2 * at + i < blocks ? 2 * at + i : blocks - 1;
                     CODE::request(to + SHAPE::WEIGHTS_AT + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES, place[g],
                                   block, lane);
                 }
-            const bool inside = s * 8 + piece < blocks * 4;
+            const bool inside = at * 8 + piece < blocks * 4;
 #pragma unroll
             for (int i = 0; i < USED / 2; i++) {
                 const bool live = inside && from[i] != NOWHERE;
-                const unsigned char *source = tile.x.data + (live ? (int64_t)(from[i] + s * 8) * 16 : 0);
+                const unsigned char *source = tile.x.data + (live ? (int64_t)(from[i] + at * 8) * 16 : 0);
 #pragma unroll
                 for (int p = 0; p < PARTS; p++)
                     copy16(to + p * SHAPE::PLANE + wgmma_place(first + i * 16, piece), source + p * tile.x.part_bytes,
@@ -266,8 +288,8 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
         wide_release<CODE, NT, PARTS, GROUPS>(tile, tile.main_stages - 1);
         for (int s = tile.main_stages; s < tile.stages; s++) {
             const unsigned char *at = wide_next<CODE, NT, PARTS, GROUPS>(tile, s);
-            for (int b = 0, first = (s - tile.main_stages) * 64; b < 4 && first + 16 * b < blocks; b++) {
-                WIDE::bias_fragments(place, first + 16 * b, blocks, lane & 3, a[0]);
+            for (int b = 0, first = (s - tile.main_stages) * 4; b < 4 && first + b < tile.groups; b++) {
+                WIDE::bias_fragments(place, 16 * (tile.first_group + first + b), blocks, lane & 3, a[0]);
                 wgmma_fence(a[0]);
 #pragma unroll
                 for (int p = 0; p < 2; p++)
@@ -313,6 +335,26 @@ __device__ __forceinline__ void wide_park(const wide_tile<CODE, NT, PARTS, GROUP
         for (int c = 0; c < 2; c++)
             *(float4 *)(to + (n * 8 + sum_row(c, lane)) * PARKED) =
                 make_float4(acc[0][n * 4 + c], acc[0][n * 4 + 2 + c], acc[1][n * 4 + c], acc[1][n * 4 + 2 + c]);
+}
+
+// Four sums that the blocks of a cluster parked at the same place, added in ascending order of the slices.
+__device__ __forceinline__ float4 wide_sum(float *parked, int slices)
+{
+    if (slices == 1)
+        return *(const float4 *)parked;
+    float4 part[SLICES_WIDE];
+#pragma unroll
+    for (int s = 0; s < SLICES_WIDE; s++)
+        part[s] = s < slices ? *(const float4 *)cluster_map(parked, s) : make_float4(0, 0, 0, 0);
+    float4 sum = part[0];
+#pragma unroll
+    for (int s = 1; s < SLICES_WIDE; s++) {
+        sum.x += part[s].x;
+        sum.y += part[s].y;
+        sum.z += part[s].z;
+        sum.w += part[s].w;
+    }
+    return sum;
 }
 
 #endif
