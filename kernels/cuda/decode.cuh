@@ -188,6 +188,10 @@ template <int BITS> struct code_affine {
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
         integer_codes<BITS>::request(to, p.data, block, lane);
+        request_scale(to, p, block, lane);
+    }
+    static __device__ __forceinline__ void request_scale(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
         if ((lane & 3) == 0)
             copy16(to + integer_codes<BITS>::BYTES + lane * 4, p.scale + (int64_t)(block >> p.group_shift) * 64, 16);
     }
@@ -240,6 +244,10 @@ struct code_nvfp4 {
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
         copy16(to + lane * 16, p.data + (int64_t)block * 256 + (lane & 3) * 64, 16);
+        request_scale(to, p, block, lane);
+    }
+    static __device__ __forceinline__ void request_scale(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
         copy4(to + 512 + lane * 4, p.scale + (int64_t)block * 32 + (lane & 2) * 8, 4);
     }
     __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
@@ -307,6 +315,10 @@ template <int ENCODING> struct code_e4m3 {
         const uint8_t *data = p.data + (int64_t)block * 512 + (lane & 3) * 128;
         copy16(to + lane * 16, data, 16);
         copy16(to + 512 + lane * 16, data + 64, 16);
+        request_scale(to, p, block, lane);
+    }
+    static __device__ __forceinline__ void request_scale(unsigned char *to, const lane_weights &p, int block, int lane)
+    {
         if (ENCODING == ENC_MXFP8)
             copy4(to + 1024 + lane * 4, p.scale + (int64_t)block * 16, 4);
         if (ENCODING == ENC_FP8_BLOCK)
@@ -351,6 +363,9 @@ struct code_bf16 {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             copy16(to + i * 512 + lane * 16, p.data + (int64_t)block * 1024 + (4 * (lane & 3) + i) * 64, 16);
+    }
+    static __device__ __forceinline__ void request_scale(unsigned char *, const lane_weights &, int, int)
+    {
     }
     __device__ __forceinline__ void fetch(const unsigned char *from, int lane)
     {

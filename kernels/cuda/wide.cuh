@@ -142,10 +142,14 @@ __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUP
               first = thread >> 3;
     const int blocks = tile.x.blocks;
     lane_weights place[GROUPS];
+    int next[GROUPS];        // bytes from a pair's first panel to its second
     uint32_t from[USED / 2]; // pieces from x.data on
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++)
+    for (int g = 0; g < GROUPS; g++) {
         place[g] = place_of(4 * g + warp, lane);
+        place[g].data = place_of(4 * g + warp, 0).data;
+        next[g] = (int)(place_of(4 * g + warp, 16).data - place[g].data);
+    }
 #pragma unroll
     for (int i = 0; i < USED / 2; i++) {
         const int row = tile.rows[first + i * 16];
@@ -170,8 +174,9 @@ __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUP
 #pragma unroll
                 for (int i = 0; i < 2; i++) { // a last block that is not there is the one before once more, times zeros
                     const int block = 2 * at + i < blocks ? 2 * at + i : blocks - 1;
-                    CODE::request(to + SHAPE::WEIGHTS_AT + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES, place[g],
-                                  block, lane);
+                    unsigned char *weights = to + SHAPE::WEIGHTS_AT + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES;
+                    wide_request<wide_code<CODE>::ROWS>(weights, place[g].data, next[g], block, lane);
+                    CODE::request_scale(weights, place[g], block, lane);
                 }
             const bool inside = at * 8 + piece < blocks * 4;
 #pragma unroll
@@ -249,6 +254,7 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
     typedef wide_code<CODE> WIDE;
     constexpr int FOLD = WIDE::FOLD;
     const int lane = threadIdx.x & 31, blocks = tile.x.blocks;
+    const int codes = wide_piece(0, lane >> 4, lane >> 2 & 3, lane & 3);
     float fresh[2][FOLD ? USED * 4 : 1];
     uint32_t a[2][2][2][4];
     CODE code;
@@ -265,7 +271,7 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
         const unsigned char *weights = at + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * 2 * CODE::BLOCK_BYTES;
 #pragma unroll
         for (int i = 0; i < 2; i++) { // no branch in here: fragments are made while products run
-            code.fetch(weights + i * CODE::BLOCK_BYTES, lane);
+            wide_fetch<CODE, WIDE>(code, weights + i * CODE::BLOCK_BYTES, lane, codes);
             WIDE::fragments(code, lane & 3, a[i]);
             wgmma_fence(a[i]);
             if constexpr (FOLD != 0)

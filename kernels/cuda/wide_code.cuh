@@ -2,7 +2,8 @@
 //
 // Encodings whose weights are exact in one 16-bit number, scale included: fragments for products of whole warpgroups (wgmma.cuh).
 //
-// wide_code<CODE>: AVAILABLE says whether there is such a form; HALF whether the numbers are fp16 (else bf16); BIASED whether a
+// wide_code<CODE>: AVAILABLE says whether there is such a form; ROWS how many 64-byte rows of a panel's block of codes each lane has, which
+// codes() gives; HALF whether the numbers are fp16 (else bf16); BIASED whether a
 // bias a group of k is left, which bias_fragment gives in two parts; FOLD how many blocks of 32 k a scale is left for, which
 // CODE::outcome gives (0: none). FACTOR is a power of two that sums still lack.
 //
@@ -19,6 +20,36 @@ template <class CODE> struct wide_code {
     static constexpr bool AVAILABLE = false;
 };
 
+// Where row i of ROWS of a lane's codes waits in a warp's block in shared memory, for the lane's l (lane % 4), its quarter of a row, and
+// panel. Eight neighbouring pieces of 16 bytes of memory, and what eight neighbouring lanes fetch, are eight different places of a line.
+__device__ __forceinline__ int wide_piece(int i, int panel, int quarter, int l)
+{
+    return i * 512 + panel * 256 + ((l * 4 + (quarter ^ (l & 2))) ^ (i & 1) * 4) * 16;
+}
+
+// The codes of a block of a pair of panels, copied in the order of memory: first: the lane's in the first panel's first block (lane 0's
+// place), next: bytes from the first panel to the second.
+template <int ROWS>
+__device__ __forceinline__ void wide_request(unsigned char *to, const uint8_t *first, int next, int block, int lane)
+{
+    first += (int64_t)block * (ROWS * 256);
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int at = (i * 32 + lane) % (16 * ROWS), row = at / 4, panel = (i * 32 + lane) / (16 * ROWS);
+        copy16(to + wide_piece(row % ROWS, panel, at % 4, row / ROWS), first + (int64_t)panel * next + at * 16, 16);
+    }
+}
+
+// What CODE::fetch gives, of codes that wide_request brought.
+template <class CODE, class WIDE>
+__device__ __forceinline__ void wide_fetch(CODE &code, const unsigned char *from, int lane, int place)
+{
+    code.fetch(from, lane); // of which the scales are right
+#pragma unroll
+    for (int i = 0; i < WIDE::ROWS; i++)
+        WIDE::codes(&code)[i] = *(const uint4 *)(from + i * 512 + (place ^ (i & 1) * 64));
+}
+
 // Those that decode.cuh has in one exact part already.
 template <class CODE, int FOLDED> struct wide_plain {
     static constexpr bool AVAILABLE = true, HALF = false, BIASED = false;
@@ -34,16 +65,34 @@ template <class CODE, int FOLDED> struct wide_plain {
     }
 };
 template <> struct wide_code<code_nvfp4> : wide_plain<code_nvfp4, 0> {
+    static constexpr int ROWS = 1;
+    static __device__ __forceinline__ uint4 *codes(code_nvfp4 *code)
+    {
+        return &code->q;
+    }
 };
 template <> struct wide_code<code_bf16> : wide_plain<code_bf16, 0> {
+    static constexpr int ROWS = 4;
+    static __device__ __forceinline__ uint4 *codes(code_bf16 *code)
+    {
+        return code->v;
+    }
 };
-template <> struct wide_code<code_e4m3<ENC_FP8>> : wide_plain<code_e4m3<ENC_FP8>, 0> {
+template <int ENCODING> struct wide_bytes {
+    static constexpr int ROWS = 2;
+    static __device__ __forceinline__ uint4 *codes(code_e4m3<ENCODING> *code)
+    {
+        return code->q.v;
+    }
 };
-template <> struct wide_code<code_e4m3<ENC_FP8_BLOCK>> : wide_plain<code_e4m3<ENC_FP8_BLOCK>, 4> {
+template <> struct wide_code<code_e4m3<ENC_FP8>> : wide_plain<code_e4m3<ENC_FP8>, 0>, wide_bytes<ENC_FP8> {
+};
+template <>
+struct wide_code<code_e4m3<ENC_FP8_BLOCK>> : wide_plain<code_e4m3<ENC_FP8_BLOCK>, 4>, wide_bytes<ENC_FP8_BLOCK> {
 };
 
 // Four significant bits times a power of two. A scale of 2^-127 is a subnormal bf16.
-template <> struct wide_code<code_e4m3<ENC_MXFP8>> {
+template <> struct wide_code<code_e4m3<ENC_MXFP8>> : wide_bytes<ENC_MXFP8> {
     static constexpr bool AVAILABLE = true, HALF = false, BIASED = false;
     static constexpr int FOLD = 0;
     static __device__ __forceinline__ float factor()
@@ -73,7 +122,11 @@ template <> struct wide_code<code_e4m3<ENC_MXFP8>> {
 
 template <> struct wide_code<code_affine<4>> {
     static constexpr bool AVAILABLE = true, HALF = true, BIASED = true;
-    static constexpr int FOLD = 0;
+    static constexpr int FOLD = 0, ROWS = 1;
+    static __device__ __forceinline__ uint4 *codes(code_affine<4> *code)
+    {
+        return code->q.v;
+    }
     static __device__ __forceinline__ float factor()
     {
         return 0.25f;
