@@ -38,7 +38,9 @@ template <class CODE, class WORK> struct expert_copy {
 
     template <int USED> __device__ __forceinline__ void run(void) const
     {
-        wide_copy<CODE, NT, 1, 1, USED>(tile, [&](int w, int l) { return work.place_of(w, l); });
+        wide_sources<1> weights;
+        weights.find([&](int w, int l) { return work.place_of(w, l); });
+        wide_copy<CODE, NT, 1, 1, USED>(tile, weights, 0);
     }
 };
 
@@ -127,7 +129,8 @@ __global__ void __launch_bounds__(256, 2) experts_up_wide_kernel(const __grid_co
         return;
     const tile_list list = {g.pairs + found.first, found.count, a.slots, ROWS};
     wide_tile<CODE, NT, 1, 1> tile;
-    wide_begin<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1, list);
+    wide_open<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1);
+    wide_begin<CODE, NT, 1, 1>(tile, list);
     const expert_up_work<CODE> work = {a, plan, tile, list.pairs, found.count, found.expert, a.gate.data != NULL};
     expert_roles<CODE>(tile, work, found.count);
 }
@@ -183,7 +186,8 @@ __global__ void __launch_bounds__(256, 2) experts_down_wide_kernel(const __grid_
         return;
     const tile_list list = {g.pairs + found.first, found.count, 1, ROWS};
     wide_tile<CODE, NT, 1, 1> tile;
-    wide_begin<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1, list);
+    wide_open<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1);
+    wide_begin<CODE, NT, 1, 1>(tile, list);
     const expert_down_work<CODE> work = {a, plan, tile, list.pairs, found.count, found.expert};
     expert_roles<CODE>(tile, work, found.count);
 }

@@ -90,10 +90,40 @@ __device__ __forceinline__ float wide_row_most(const float *row, int k, int item
     return top;
 }
 
-// TEAM threads a row, of which each takes eight k at a time.
-template <bool HALF, int TEAM>
+// Stores a thread's eight k of a row as its piece at `place`, in as many parts as x is held in. By whole warps; mine: has some.
+template <bool HALF>
+__device__ __forceinline__ void wide_put(float *v, int parts, unsigned char *place, const wide_rows &to, int l,
+                                         bool mine)
+{
+    for (int p = 0; p < parts; p++) {
+        uint32_t w[4];
+        wide_pairs<HALF>(v, w);
+        const uint4 all = turned(w, l);
+        if (mine)
+            *(uint4 *)(place + p * to.part_bytes) = all;
+    }
+}
+
+// bf16: eight k a thread, of whatever row.
 __global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pass, int multiple, const float *x,
                                                            int64_t ldx, int k, int aligned, int parts, wide_rows to)
+{
+    pdl_trigger();
+    pdl_wait();
+    const uint32_t all = blockIdx.x * 256 + threadIdx.x, items = (uint32_t)to.blocks * 4, r = all / items;
+    const int item = (int)(all - r * items);
+    const bool mine = r < (uint32_t)(pass->rows * multiple);
+    float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    if (mine)
+        load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
+    wide_put<false>(v, parts, to.data + (int64_t)all * 16, to, threadIdx.x & 3, mine);
+}
+
+// fp16, whose rows have a scale: TEAM threads a row, of which each takes eight k at a time.
+template <int TEAM>
+__global__ void __launch_bounds__(256)
+    wide_prepare_half_kernel(const struct pass *pass, int multiple, const float *x, int64_t ldx, int k, int aligned,
+                             int parts, wide_rows to)
 {
     __shared__ float space[8];
     pdl_trigger();
@@ -102,49 +132,38 @@ __global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pa
     const int64_t r = (int64_t)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, rows = (int64_t)pass->rows * multiple;
     const bool live = r < rows;
     uint16_t *sums = (uint16_t *)(to.sums + r * to.sum_bytes);
-    float scale = 1;
-    if (HALF) {
-        scale = wide_row_scale(wide_row_most<TEAM>(x + r * ldx, k, items, aligned != 0, live, t, space));
-        if (live && t == 0)
-            to.scale[r] = 1.0f / scale;
-    }
+    const float scale = wide_row_scale(wide_row_most<TEAM>(x + r * ldx, k, items, aligned != 0, live, t, space));
+    if (live && t == 0)
+        to.scale[r] = 1.0f / scale;
     for (int item = t; item - t < items; item += TEAM) { // whole warps, for the shuffles
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         const bool mine = live && item < items;
         if (mine)
             load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
-        if (HALF) {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                v[i] *= scale;
-            float sum = sum_eight(v);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (mine && l == 0)
-                sums[item >> 2] = (uint16_t)half_pack(sum, 0);
-        }
-        unsigned char *place = to.data + (r * to.blocks * 4 + item) * 16;
-        for (int p = 0; p < parts; p++) {
-            uint32_t w[4];
-            wide_pairs<HALF>(v, w);
-            const uint4 all = turned(w, l);
-            if (mine)
-                *(uint4 *)(place + p * to.part_bytes) = all;
-        }
+        for (int i = 0; i < 8; i++)
+            v[i] *= scale;
+        float sum = sum_eight(v);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        if (mine && l == 0)
+            sums[item >> 2] = (uint16_t)half_pack(sum, 0);
+        wide_put<true>(v, parts, to.data + (r * to.blocks * 4 + item) * 16, to, l, mine);
     }
-    if (HALF && live)
-        for (int b = to.blocks + t; b < to.sum_bytes / 2; b += TEAM)
-            sums[b] = 0;
+    for (int b = to.blocks + t; live && b < to.sum_bytes / 2; b += TEAM)
+        sums[b] = 0;
 }
 
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
                          int64_t rows, bool half, int parts, const wide_rows &to)
 {
     const int team = k <= 1024 ? 32 : 256;
-    const dim3 grid((unsigned int)((rows + 256 / team - 1) / (256 / team)));
-    auto kernel = half ? (team == 32 ? wide_prepare_kernel<true, 32> : wide_prepare_kernel<true, 256>)
-                       : (team == 32 ? wide_prepare_kernel<false, 32> : wide_prepare_kernel<false, 256>);
-    return launch(stream, grid, dim3(256), 0, kernel, pass, multiple, x, ldx, k, rows_aligned(x, ldx), parts, to);
+    const int64_t items = half ? rows * team : rows * to.blocks * 4;
+    auto kernel = !half         ? wide_prepare_kernel
+                  : team == 256 ? wide_prepare_half_kernel<256>
+                                : wide_prepare_half_kernel<32>;
+    return launch(stream, dim3((unsigned int)((items + 255) / 256)), dim3(256), 0, kernel, pass, multiple, x, ldx, k,
+                  rows_aligned(x, ldx), parts, to);
 }
 
 // ---- tiles -------------------------------------------------------------------------------------------------------------------
@@ -153,7 +172,7 @@ cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multi
 struct wide_plan {
     wide_rows x;
     int32_t take, aligned; // bits of parts; of parts whose y takes 16 bytes at a time
-    int32_t slices;
+    int32_t slices, early; // of k; whether weights are asked for before the rows are there
 };
 
 // The part and the pair of panels in it of the n-th pair of a launch; a pair too many: part -1.
@@ -234,23 +253,32 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     SHARED_ROOM(memory);
     const int warp = threadIdx.x >> 5, slice = blockIdx.x % plan.slices, first = blockIdx.x / plan.slices * SHAPE::ROWS;
-    int rows = 0;
+    int rows = 0, early = 0;
     wide_tile<CODE, NT, PARTS, GROUPS> tile;
+    wide_sources<GROUPS> weights;
     pdl_trigger();
+    wide_open<CODE, NT, PARTS, GROUPS>(&tile, memory, plan.x, slice, plan.slices);
+    if (warp >= SHAPE::WARPS) {
+        weights.find([&](int w, int l) {
+            return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), l);
+        });
+        for (; plan.early && early < SHAPE::STAGES && early < tile.main_stages; early++)
+            wide_copy_weights<CODE, NT, PARTS, GROUPS>(tile, weights, early);
+    }
     pdl_wait();
-    wide_begin<CODE, NT, PARTS, GROUPS>(&tile, memory, plan.x, slice, plan.slices, [&](int32_t *list) {
+    wide_begin<CODE, NT, PARTS, GROUPS>(tile, [&](int32_t *list) {
         rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
         for (int r = threadIdx.x; r < SHAPE::ROWS; r += SHAPE::THREADS)
             list[r] = r < rows ? first + r : -1;
         return rows;
     });
-    if (rows <= 0) // so do all blocks of the cluster
+    if (rows <= 0) { // so do all blocks of the cluster
+        copy_wait<0>();
         return;
+    }
     if (warp >= SHAPE::WARPS) {
         registers_fewer<COPY_REGISTERS>();
-        wide_copy<CODE, NT, PARTS, GROUPS, NT>(tile, [&](int w, int l) {
-            return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), l);
-        });
+        wide_copy<CODE, NT, PARTS, GROUPS, NT>(tile, weights, early);
         if (plan.slices > 1) {
             cluster_sync();
             cluster_sync();
@@ -302,6 +330,8 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
     int prepared = 0; // 1 + half + 2 * second part
     cudaError_t error = cudaSuccess;
     plan.x = wide_rows_at(args->scratch, rows, args->k);
+    plan.early =
+        rows <= FEW_ROWS; // of more, blocks wait for each other's places, and the first stage would wait for all
     bool second = false;
     for (int i = 0; i < args->parts; i++) {
         second = second || (parts >> i & 1 && prompt_parts(&args->part[i].w) == 2);

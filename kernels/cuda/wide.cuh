@@ -102,11 +102,10 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_tile {
     }
 };
 
-// Begins slice `slice` of a tile, by all threads: READY waits for what the rows depend on and fills rows[8 NT]; returns what it
-// returns: how many there are.
-template <class CODE, int NT, int PARTS, int GROUPS, class READY>
-__device__ __forceinline__ int wide_begin(wide_tile<CODE, NT, PARTS, GROUPS> *tile, unsigned char *memory,
-                                          const wide_rows &x, int slice, int slices, READY ready)
+// Opens slice `slice` of a tile, by all threads: what depends on shapes alone.
+template <class CODE, int NT, int PARTS, int GROUPS>
+__device__ __forceinline__ void wide_open(wide_tile<CODE, NT, PARTS, GROUPS> *tile, unsigned char *memory,
+                                          const wide_rows &x, int slice, int slices)
 {
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     tile->memory = wgmma_align(memory);
@@ -124,32 +123,67 @@ __device__ __forceinline__ int wide_begin(wide_tile<CODE, NT, PARTS, GROUPS> *ti
         barrier_init(tile->full + threadIdx.x, 128);
         barrier_init(tile->empty + threadIdx.x, SHAPE::WARPS);
     }
-    int count = ready(tile->rows);
+}
+
+// Fills rows[8 NT] by READY, when what they depend on is there; returns what it returns: how many there are.
+template <class CODE, int NT, int PARTS, int GROUPS, class READY>
+__device__ __forceinline__ int wide_begin(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, READY ready)
+{
+    const int count = ready(tile.rows);
     __syncthreads();
     return count;
 }
 
 enum { COPY_REGISTERS = 40 };
 
-// The warpgroup that copies: all stages of the first 8 USED rows and of the warps' weights. PLACE: the lane's place in a warp's
-// pair. A warp has the weights of every fourth of those that multiply, a thread the same piece of every sixteenth row.
-template <class CODE, int NT, int PARTS, int GROUPS, int USED, class PLACE>
-__device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, PLACE place_of)
+// Where a warp that copies finds weights: those of every fourth of the warps that multiply. next: bytes from a pair's first panel to its
+// second.
+template <int GROUPS> struct wide_sources {
+    lane_weights place[GROUPS];
+    int next[GROUPS];
+
+    // PLACE: a lane's place in a warp's pair.
+    template <class PLACE> __device__ __forceinline__ void find(PLACE place_of)
+    {
+        const int warp = threadIdx.x >> 5 & 3;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            place[g] = place_of(4 * g + warp, threadIdx.x & 31);
+            place[g].data = place_of(4 * g + warp, 0).data;
+            next[g] = (int)(place_of(4 * g + warp, 16).data - place[g].data);
+        }
+    }
+};
+
+// Starts the copies of stage s of the weights.
+template <class CODE, int NT, int PARTS, int GROUPS>
+__device__ __forceinline__ void wide_copy_weights(const wide_tile<CODE, NT, PARTS, GROUPS> &tile,
+                                                  const wide_sources<GROUPS> &from, int s)
+{
+    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, blocks = tile.x.blocks,
+              first = 2 * (tile.first_stage + s);
+    unsigned char *to = tile.stage(s) + wide_shape<CODE, NT, PARTS, GROUPS>::WEIGHTS_AT;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) { // a last block that is not there is the one before once more, times zeros
+            const int block = first + i < blocks ? first + i : blocks - 1;
+            unsigned char *weights = to + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES;
+            wide_request<wide_code<CODE>::ROWS>(weights, from.place[g].data, from.next[g], block, lane);
+            CODE::request_scale(weights, from.place[g], block, lane);
+        }
+}
+
+// The warpgroup that copies: all stages of the first 8 USED rows and of the warps' weights, whose first `early` stages are under way. A
+// thread has the same piece of every sixteenth row.
+template <class CODE, int NT, int PARTS, int GROUPS, int USED>
+__device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUPS> &tile,
+                                          const wide_sources<GROUPS> &weights, int early)
 {
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     constexpr uint32_t NOWHERE = 0xffffffffu;
-    const int thread = threadIdx.x & 127, warp = thread >> 5, lane = thread & 31, piece = thread & 7,
-              first = thread >> 3;
-    const int blocks = tile.x.blocks;
-    lane_weights place[GROUPS];
-    int next[GROUPS];        // bytes from a pair's first panel to its second
+    const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3, blocks = tile.x.blocks;
     uint32_t from[USED / 2]; // pieces from x.data on
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-        place[g] = place_of(4 * g + warp, lane);
-        place[g].data = place_of(4 * g + warp, 0).data;
-        next[g] = (int)(place_of(4 * g + warp, 16).data - place[g].data);
-    }
 #pragma unroll
     for (int i = 0; i < USED / 2; i++) {
         const int row = tile.rows[first + i * 16];
@@ -169,15 +203,8 @@ __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUP
             }
         } else {
             const int at = tile.first_stage + s;
-#pragma unroll
-            for (int g = 0; g < GROUPS; g++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) { // a last block that is not there is the one before once more, times zeros
-                    const int block = 2 * at + i < blocks ? 2 * at + i : blocks - 1;
-                    unsigned char *weights = to + SHAPE::WEIGHTS_AT + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES;
-                    wide_request<wide_code<CODE>::ROWS>(weights, place[g].data, next[g], block, lane);
-                    CODE::request_scale(weights, place[g], block, lane);
-                }
+            if (s >= early)
+                wide_copy_weights<CODE, NT, PARTS, GROUPS>(tile, weights, s);
             const bool inside = at * 8 + piece < blocks * 4;
 #pragma unroll
             for (int i = 0; i < USED / 2; i++) {
