@@ -44,10 +44,8 @@ __global__ void __launch_bounds__(SORT_THREADS)
             total += __shfl_sync(0xffffffffu, sum, 31);
             tiles += __shfl_sync(0xffffffffu, sum_tiles, 31);
         }
-        if (lane == 0) {
+        if (lane == 0)
             g.start[experts] = total;
-            *g.tiles = tiles;
-        }
     }
     __syncthreads();
     for (int i = threadIdx.x; i < pairs; i += SORT_THREADS)

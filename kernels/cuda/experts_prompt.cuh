@@ -2,8 +2,8 @@
 //
 // (row, slot) pairs sorted by expert and cut into tiles, for the prompt class of experts_up and experts_down.
 //
-// In the groups memory, as int32: tiles [0]; from 16 on where each expert's pairs begin (experts + 1); then each expert's first
-// tile (experts); then the pairs as row * slots + slot, by expert.
+// In the groups memory, as int32: from 16 on where each expert's pairs begin (experts + 1); then each expert's first tile (experts);
+// then the pairs as row * slots + slot, by expert.
 // Invariant: the order of the pairs of an expert is of no consequence, since a pair's result is its own.
 
 #ifndef EXPERTS_PROMPT_CUH
@@ -14,13 +14,13 @@
 enum { EXPERT_TILE = 128 }; // pairs of a tile, which blocks of fewer rows share
 
 struct expert_groups {
-    int32_t *tiles, *start, *first_tile, *pairs;
+    int32_t *start, *first_tile, *pairs;
 };
 
 __host__ __device__ __forceinline__ expert_groups groups_at(void *memory, int experts)
 {
     int32_t *p = (int32_t *)memory;
-    expert_groups g = {p, p + 16, p + 17 + experts, p + 17 + 2 * experts};
+    expert_groups g = {p + 16, p + 17 + experts, p + 17 + 2 * experts};
     return g;
 }
 
@@ -43,16 +43,15 @@ __device__ __forceinline__ expert_tile find_tile(const expert_groups &g, int exp
     if (threadIdx.x == 0)
         shared->count = 0;
     __syncthreads();
-    if (tile < *g.tiles)
-        for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-            int first = g.first_tile[e], begin = g.start[e], end = g.start[e + 1];
-            int at = begin + (tile - first) * EXPERT_TILE;
-            if (tile >= first && at < end) {
-                shared->expert = e;
-                shared->first = at + part;
-                shared->count = end - at - part < rows ? end - at - part : rows;
-            }
+    for (int e = threadIdx.x; e < experts; e += blockDim.x) { // nobody's where there are fewer tiles
+        int first = g.first_tile[e], begin = g.start[e], end = g.start[e + 1];
+        int at = begin + (tile - first) * EXPERT_TILE;
+        if (tile >= first && at < end) {
+            shared->expert = e;
+            shared->first = at + part;
+            shared->count = end - at - part < rows ? end - at - part : rows;
         }
+    }
     __syncthreads();
     return *shared;
 }

@@ -3,7 +3,7 @@
 // experts_up_args and experts_down_args, prompt class, on warpgroups: tiles of an expert's pairs by 128 outputs (gated: 64 of gate
 // and up).
 //
-// Invariant: see wide.cuh and experts_prompt.cuh. A tile's products are cut to the least of 64, 96, 128 rows that holds it.
+// Invariant: see wide.cuh and experts_prompt.cuh. A tile's products are cut to the least of 8, 32, 64, 96, 128 rows that holds it.
 
 #include "kernels/cuda/experts_prompt.cuh"
 #include "kernels/cuda/wide.cuh"
@@ -21,6 +21,10 @@ template <class CODE> struct expert_nt {
 // do_it.run<USED>() with the least that holds count rows.
 template <int NT, class DO> __device__ __forceinline__ void with_used(int count, DO do_it)
 {
+    if (count <= 8)
+        return do_it.template run<1>();
+    if (count <= 32)
+        return do_it.template run<4>();
     if (count <= 64 || NT <= 8)
         return do_it.template run<8>();
     if constexpr (NT > 8) {
@@ -31,31 +35,39 @@ template <int NT, class DO> __device__ __forceinline__ void with_used(int count,
 }
 
 // The copying half of a tile's work.
-template <class CODE, class WORK> struct expert_copy {
+template <class CODE> struct expert_copy {
     enum { NT = expert_nt<CODE>::N };
     const wide_tile<CODE, NT, 1, 1> &tile;
-    const WORK &work;
+    const wide_sources<1> &weights;
+    int early;
 
     template <int USED> __device__ __forceinline__ void run(void) const
     {
-        wide_sources<1> weights;
-        weights.find([&](int w, int l) { return work.place_of(w, l); });
-        wide_copy<CODE, NT, 1, 1, USED>(tile, weights, 0);
+        wide_copy<CODE, NT, 1, 1, USED>(tile, weights, early);
     }
 };
 
-// One warpgroup multiplies, the other copies.
+// One warpgroup multiplies, the other copies; weights are asked for before the list of rows is read.
 template <class CODE, class WORK>
 __device__ __forceinline__ void expert_roles(const wide_tile<CODE, expert_nt<CODE>::N, 1, 1> &tile, const WORK &work,
-                                             int count)
+                                             const tile_list &list)
 {
+    enum { NT = expert_nt<CODE>::N };
+    wide_sources<1> weights;
+    int early = 0;
+    if (threadIdx.x >= 128) {
+        weights.find([&](int w, int l) { return work.place_of(w, l); });
+        for (; early < wide_shape<CODE, NT, 1, 1>::STAGES && early < tile.main_stages; early++)
+            wide_copy_weights<CODE, NT, 1, 1>(tile, weights, early);
+    }
+    wide_begin<CODE, NT, 1, 1>(tile, list);
     if (threadIdx.x >= 128) {
         registers_fewer<COPY_REGISTERS>();
-        const expert_copy<CODE, WORK> copy = {tile, work};
-        with_used<expert_nt<CODE>::N>(count, copy);
+        const expert_copy<CODE> copy = {tile, weights, early};
+        with_used<NT>(list.count, copy);
     } else {
-        registers_more<wide_shape<CODE, expert_nt<CODE>::N, 1, 1>::REGISTERS>();
-        with_used<expert_nt<CODE>::N>(count, work);
+        registers_more<wide_shape<CODE, NT, 1, 1>::REGISTERS>();
+        with_used<NT>(list.count, work);
     }
 }
 
@@ -130,9 +142,8 @@ __global__ void __launch_bounds__(256, 2) experts_up_wide_kernel(const __grid_co
     const tile_list list = {g.pairs + found.first, found.count, a.slots, ROWS};
     wide_tile<CODE, NT, 1, 1> tile;
     wide_open<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1);
-    wide_begin<CODE, NT, 1, 1>(tile, list);
     const expert_up_work<CODE> work = {a, plan, tile, list.pairs, found.count, found.expert, a.gate.data != NULL};
-    expert_roles<CODE>(tile, work, found.count);
+    expert_roles<CODE>(tile, work, list);
 }
 
 template <class CODE> struct expert_down_work {
@@ -187,9 +198,8 @@ __global__ void __launch_bounds__(256, 2) experts_down_wide_kernel(const __grid_
     const tile_list list = {g.pairs + found.first, found.count, 1, ROWS};
     wide_tile<CODE, NT, 1, 1> tile;
     wide_open<CODE, NT, 1, 1>(&tile, memory, plan.x, 0, 1);
-    wide_begin<CODE, NT, 1, 1>(tile, list);
     const expert_down_work<CODE> work = {a, plan, tile, list.pairs, found.count, found.expert};
-    expert_roles<CODE>(tile, work, found.count);
+    expert_roles<CODE>(tile, work, list);
 }
 
 cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows)

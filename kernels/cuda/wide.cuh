@@ -183,9 +183,9 @@ __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUP
     typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     constexpr uint32_t NOWHERE = 0xffffffffu;
     const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3, blocks = tile.x.blocks;
-    uint32_t from[USED / 2]; // pieces from x.data on
+    uint32_t from[(USED + 1) / 2]; // pieces from x.data on
 #pragma unroll
-    for (int i = 0; i < USED / 2; i++) {
+    for (int i = 0; i < (USED + 1) / 2; i++) {
         const int row = tile.rows[first + i * 16];
         from[i] = row < 0 ? NOWHERE : (uint32_t)(row * (blocks * 4)) + piece;
     }
@@ -207,7 +207,7 @@ __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUP
                 wide_copy_weights<CODE, NT, PARTS, GROUPS>(tile, weights, s);
             const bool inside = at * 8 + piece < blocks * 4;
 #pragma unroll
-            for (int i = 0; i < USED / 2; i++) {
+            for (int i = 0; i < (USED + 1) / 2; i++) {
                 const bool live = inside && from[i] != NOWHERE;
                 const unsigned char *source = tile.x.data + (live ? (int64_t)(from[i] + at * 8) * 16 : 0);
 #pragma unroll
