@@ -158,6 +158,8 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_steps.h"
 #include "tests/cuda_matrix_two.h"
 
+enum { SLICES_ALONE = 98 }; // the argument that asks for them; 99: experts and steps; a shape's number: that shape
+
 int main(int count, char **arguments)
 {
     if (count > 1 && strcmp(arguments[1], "bench") == 0)
@@ -166,12 +168,12 @@ int main(int count, char **arguments)
     for (int i = 0; i < SHAPES; i++)
         if (only < 0 || only == i)
             test_shape(i);
-    if (only < 0 || only == SHAPES) {
+    if (only < 0 || (only >= SHAPES && only != SLICES_ALONE)) {
         test_experts();
         test_linear_steps();
         test_two();
     }
-    if (only < 0 || only == SHAPES + 1)
+    if (only < 0 || only == SLICES_ALONE)
         test_slices();
     return done();
 }
