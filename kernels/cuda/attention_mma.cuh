@@ -103,6 +103,18 @@ DEVICE void mma_fetch(const struct mma_space<DIM> *s, struct mma_tile<DIM> *tile
     }
 }
 
+// Group t of copies, of the keys of tile t and the values of the one before, which lie STAGES tiles behind keys.
+template <int DIM, int STAGES>
+DEVICE void mma_group(const struct mma_space<DIM> *s, struct mma_tile<DIM> *keys, const struct mma_span &span,
+                      int32_t t, int64_t value_offset)
+{
+    if (t < span.tiles)
+        mma_fetch<DIM>(s, &keys[t % STAGES], span, t, 0);
+    if (t > 0 && t <= span.tiles)
+        mma_fetch<DIM>(s, &keys[STAGES + (t - 1) % STAGES], span, t - 1, value_offset);
+    __pipeline_commit();
+}
+
 DEVICE uint32_t mma_word(const uint16_t *p)
 {
     return *reinterpret_cast<const uint32_t *>(p);
@@ -205,6 +217,7 @@ DEVICE void mma_scores(struct mma_space<DIM> *s, const struct mma_tile<DIM> *til
 struct mma_sums {
     float top[MMA_EACH], total[MMA_EACH];
 };
+static_assert(MMA_EACH == 2, "the kernel starts with two");
 
 // Weights of the warp's heads of the tile, of which `live` positions exist.
 template <int DIM> DEVICE void mma_softmax(struct mma_space<DIM> *s, struct mma_sums *sums, int32_t live)
@@ -417,15 +430,9 @@ __global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
     if (!a.early)
         pdl_wait();
     __syncthreads();
-    // Group t of copies: keys of tile t, values of the one before.
 #pragma unroll 1
-    for (int32_t t = 0; t < STAGES; t++) {
-        if (t < span.tiles)
-            mma_fetch<DIM>(s, &keys[t], span, t, 0);
-        if (t > 0 && t <= span.tiles)
-            mma_fetch<DIM>(s, &values[t - 1], span, t - 1, value_offset);
-        __pipeline_commit();
-    }
+    for (int32_t t = 0; t < STAGES; t++)
+        mma_group<DIM, STAGES>(s, keys, span, t, value_offset);
     float2 x[mma_share<DIM>::STEPS][4];
     uint32_t q[mma_share<DIM>::STEPS][MMA_Q_PARTS][4];
     mma_queries<DIM>(&a, r, &heads, x);
@@ -434,12 +441,7 @@ __global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
     pdl_trigger();
     mma_split<mma_share<DIM>::STEPS>(a.scale, x, q);
     float out[mma_share<DIM>::COLUMNS][4] = {};
-    struct mma_sums sums;
-#pragma unroll
-    for (int n = 0; n < MMA_EACH; n++) {
-        sums.top[n] = -INFINITY;
-        sums.total[n] = 0;
-    }
+    struct mma_sums sums = {{-INFINITY, -INFINITY}, {0, 0}};
     __pipeline_wait_prior(STAGES - 1);
     __syncthreads();
     for (int32_t t = 0; t < span.tiles; t++) {
@@ -449,11 +451,7 @@ __global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
             mma_scores<DIM>(s, &keys[t % STAGES], q);
         __syncthreads(); // the places of these keys and values are free
         const int32_t next = t + STAGES;
-        if (next < span.tiles)
-            mma_fetch<DIM>(s, &keys[next % STAGES], span, next, 0);
-        if (next <= span.tiles)
-            mma_fetch<DIM>(s, &values[(next - 1) % STAGES], span, next - 1, value_offset);
-        __pipeline_commit();
+        mma_group<DIM, STAGES>(s, keys, span, next, value_offset);
         if ((next + 1) % MMA_AHEAD == 0 && next + 1 < span.tiles) // STAGES < MMA_AHEAD
             mma_find<DIM>(&a, s, &row, heads.kv_head, span, next + 1);
         mma_softmax<DIM>(s, &sums, span.end - span.begin - t * MMA_TILE);
