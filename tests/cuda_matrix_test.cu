@@ -106,7 +106,7 @@ static bool same_bits(const struct linear_case *c, const float *all)
     bool same = true;
     for (int i = 0; i < COUNTS; i++) {
         int count = counts[i], first = (int)(matrix_random() % (unsigned)(ROWS - count + 1));
-        linear_call(c, first, count, i % 2 ? ROWS : count, i % 3 == 0, y);
+        linear_call(c, first, count, i % 2 ? 2 * ROWS : count, i % 3 == 0, y);
         for (int r = 0; r < count; r++) {
             bool row = memcmp(y + r * ld, all + (first + r) * ld, (size_t)c->w.n * 4) == 0;
             for (int g = c->w.n; g < ld; g++) {
@@ -131,10 +131,10 @@ static void test_shape(int i)
     struct linear_case c = {&m, &other, put_weight(&m), put_weight(&other), 0, 0, NULL, 0};
     int k = m.w.k, ld = m.w.n + GUARD;
     c.ldx = i % 2 ? k + 5 : (k + 7) / 4 * 4; // rows that begin at multiples of 16 bytes, and others
-    float *x = (float *)malloc((size_t)(2 * ROWS * c.ldx) * 4), *all = (float *)malloc((size_t)(ROWS * ld) * 4);
-    for (int j = 0; j < 2 * ROWS * c.ldx; j++) // a launch may read as many rows as it has room for
+    float *x = (float *)malloc((size_t)(3 * ROWS * c.ldx) * 4), *all = (float *)malloc((size_t)(ROWS * ld) * 4);
+    for (int j = 0; j < 3 * ROWS * c.ldx; j++) // a launch may read as many rows as it has room for
         x[j] = j % c.ldx < k ? matrix_uniform() * (j % 61 == 0 ? 30.0f : 1.0f) : NAN;
-    c.x = (const float *)put(x, (int64_t)2 * ROWS * c.ldx * 4);
+    c.x = (const float *)put(x, (int64_t)3 * ROWS * c.ldx * 4);
     for (c.row_class = CLASS_DECODE; c.row_class <= CLASS_PROMPT; c.row_class++) {
         char name[128];
         snprintf(name, sizeof name, "linear %s %d bits, group %d, [%d, %d], %s", encoding_name(m.w.encoding), m.w.bits,

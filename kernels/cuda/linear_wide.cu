@@ -240,6 +240,7 @@ __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a
     if (found.part >= 0)
         linear_wide_store<CODE, SHAPE::ROWS>(a, plan, found, wide_parking(tile, warp), slice, first, rows);
     if (plan.slices > 1) { // sums stay until all blocks have read them
+        __syncwarp();
         cluster_arrive_read();
         cluster_wait();
     }
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     }
 }
 
-enum { FEW_ROWS = 128 };
+enum { LEAST_ROWS = 32, FEW_ROWS = 128 };
 
 template <class CODE, int NT, int PARTS, int GROUPS>
 static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan, int pairs,
@@ -306,16 +307,20 @@ static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *ar
                           *args, plan);
 }
 
-// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts.
+// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts. A launch for few rows has fewer blocks than there are
+// multiprocessors: narrow tiles of outputs, and for the least rows, which leave room for it, most stages on their way.
 template <class CODE>
 static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
                                     int pairs, int64_t rows, int parts)
 {
     if constexpr (wide_code<CODE>::AVAILABLE) {
+        if (rows <= LEAST_ROWS)
+            return parts == 2 ? wide_launch<CODE, 4, 2, 1>(stream, args, plan, pairs, rows)
+                              : wide_launch<CODE, 4, 1, 1>(stream, args, plan, pairs, rows);
         if (parts == 2)
             return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
         constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;
-        if (rows <= FEW_ROWS) // narrow tiles of outputs, so that more multiprocessors read
+        if (rows <= FEW_ROWS)
             return wide_launch<CODE, NT, 1, 1>(stream, args, plan, pairs, rows);
         return wide_launch<CODE, NT, 1, 2>(stream, args, plan, pairs, rows);
     }

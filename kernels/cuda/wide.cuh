@@ -78,7 +78,7 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
     static constexpr int ROWS = NT * 8, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 128, PLANE = ROWS * 128;
     static constexpr int WEIGHTS_AT = PARTS * PLANE;
     static constexpr int STAGE = (WEIGHTS_AT + 2 * WARPS * CODE::BLOCK_BYTES + 1023) / 1024 * 1024;
-    static constexpr int BLOCKS = GROUPS == 1 ? 2 : 1; // that share a multiprocessor
+    static constexpr int BLOCKS = GROUPS == 1 && NT > 4 ? 2 : 1; // that share a multiprocessor
     static constexpr int ROOM = (BLOCKS == 2 ? 108 : 220) * 1024 / STAGE;
     static constexpr int REGISTERS = GROUPS == 1 ? 216 : 232; // of a thread that multiplies, where COPY_REGISTERS copy
     static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 8 ? 8 : ROOM;
