@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prompt-class products whose k is cut into slices: every encoding that has them against double precision, a row's bits for any number
-// of rows in a launch, and the order in which slices are added. Where the build has no slices the same checks hold without them.
+// Prompt-class products whose k is cut into slices: every encoding that has them against double precision, a row's bits
+// for any number of rows in a launch, and the order in which slices are added. Where the build has no slices the same
+// checks hold without them.
 
 #ifndef CUDA_MATRIX_SLICES_H
 #define CUDA_MATRIX_SLICES_H

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// experts_up_args and experts_down_args, prompt class, on warpgroups: tiles of an expert's pairs by 128 outputs (gated: 64 of gate
-// and up).
+// experts_up_args and experts_down_args, prompt class, on warpgroups: tiles of an expert's pairs by 128 outputs (gated:
+// 64 of gate and up).
 //
-// Invariant: see wide.cuh and experts_prompt.cuh. A tile's products are cut to the least of 8, 32, 64, 96, 128 rows that holds it.
+// Invariant: see wide.cuh and experts_prompt.cuh. A tile's products are cut to the least of 8, 32, 64, 96, 128 rows
+// that holds it.
 
 #include "kernels/cuda/experts_prompt.cuh"
 #include "kernels/cuda/wide.cuh"

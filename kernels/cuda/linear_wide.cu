@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// linear_args, prompt class, on warpgroups: rows are prepared once a form, then parts of the same encoding go in one launch of
-// tiles.
+// linear_args, prompt class, on warpgroups: rows are prepared once a form, then parts of the same encoding go in one
+// launch of tiles.
 // Invariant: see wide.cuh.
 
 #include "kernels/cuda/wide.cuh"
@@ -65,7 +65,8 @@ __device__ __forceinline__ float wide_row_scale(float most)
     return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
 }
 
-// The largest magnitude of a row, by the TEAM threads that share it, of which t is one; space: 8 floats of shared memory.
+// The largest magnitude of a row, by the TEAM threads that share it, of which t is one; space: 8 floats of shared
+// memory.
 template <int TEAM>
 __device__ __forceinline__ float wide_row_most(const float *row, int k, int items, bool aligned, bool live, int t,
                                                float *space)
@@ -90,7 +91,8 @@ __device__ __forceinline__ float wide_row_most(const float *row, int k, int item
     return top;
 }
 
-// Stores a thread's eight k of a row as its piece at `place`, in as many parts as x is held in. By whole warps; mine: has some.
+// Stores a thread's eight k of a row as its piece at `place`, in as many parts as x is held in. By whole warps; mine:
+// has some.
 template <bool HALF>
 __device__ __forceinline__ void wide_put(float *v, int parts, unsigned char *place, const wide_rows &to, int l,
                                          bool mine)
@@ -199,7 +201,8 @@ __device__ __forceinline__ lane_weights wide_place_of(const struct linear_args &
     return lane_place(&a.part[part].w, 0, found.pair, lane);
 }
 
-// Finishes and stores the warp's outputs of rows first .. first + rows - 1, of which a block of a cluster has every so many.
+// Finishes and stores the warp's outputs of rows first .. first + rows - 1, of which a block of a cluster has every so
+// many.
 template <class CODE, int ROWS>
 __device__ __forceinline__ void linear_wide_store(const struct linear_args &a, const wide_plan &plan, wide_pair found,
                                                   float *sums, int slice, int first, int rows)
@@ -307,8 +310,9 @@ static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *ar
                           *args, plan);
 }
 
-// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts. A launch for few rows has fewer blocks than there are
-// multiprocessors: narrow tiles of outputs, and for the least rows, which leave room for it, most stages on their way.
+// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts. A launch for few rows has fewer
+// blocks than there are multiprocessors: narrow tiles of outputs, and for the least rows, which leave room for it, most
+// stages on their way.
 template <class CODE>
 static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
                                     int pairs, int64_t rows, int parts)

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prompt-class products on warpgroups (sm_90a): tiles of 8 NT rows by 128 outputs a group of four warps, a pair of panels a warp.
+// Prompt-class products on warpgroups (sm_90a): tiles of 8 NT rows by 128 outputs a group of four warps, a pair of
+// panels a warp.
 //
-// Rows of x are prepared in scratch as 16-bit numbers in the order of fragments, once or, where PARTS is 2, with a second part of
-// what the first leaves; fp16 rows are scaled by a power of two of the row, and have the sums of each block of 32 k beside them.
-// One warpgroup brings tiles of rows and weights to shared memory by asynchronous copies, stage after stage; the others decode
-// weights in registers while the products of the block before run. Where outputs are few and k is long, the blocks of a cluster share
-// a tile, a slice of k each, and each finishes some of its rows with all blocks' sums.
+// Rows of x are prepared in scratch as 16-bit numbers in the order of fragments, once or, where PARTS is 2, with a
+// second part of what the first leaves; fp16 rows are scaled by a power of two of the row, and have the sums of each
+// block of 32 k beside them. One warpgroup brings tiles of rows and weights to shared memory by asynchronous copies,
+// stage after stage; the others decode weights in registers while the products of the block before run. Where outputs
+// are few and k is long, the blocks of a cluster share a tile, a slice of k each, and each finishes some of its rows
+// with all blocks' sums.
 //
-// Invariant: a row's result is, slice after slice added in ascending order, one chain over the slice's ascending blocks, then over its
-// blocks' sums, whatever NT, its place and its company; PARTS and slices come from the weight's shape. A stage is read when all its copies have arrived at its barrier `full`, and its
-// place is filled again when all warps that multiply have arrived at `empty`, with the products that read it waited for.
+// Invariant: a row's result is, slice after slice added in ascending order, one chain over the slice's ascending
+// blocks, then over its blocks' sums, whatever NT, its place and its company; PARTS and slices come from the weight's
+// shape. A stage is read when all its copies have arrived at its barrier `full`, and its place is filled again when all
+// warps that multiply have arrived at `empty`, with the products that read it waited for.
 
 #ifndef WIDE_CUH
 #define WIDE_CUH
@@ -19,8 +22,8 @@
 #include "kernels/cuda/prompt.cuh"
 #include "kernels/cuda/wide_code.cuh"
 
-// Where prepared rows lie: row r of part p at data + p * part_bytes + r * 64 * blocks; its sums, 16 bits each, at sums + r *
-// sum_bytes, zeros behind the last; what its products are to be multiplied with at scale[r].
+// Where prepared rows lie: row r of part p at data + p * part_bytes + r * 64 * blocks; its sums, 16 bits each, at sums
+// + r * sum_bytes, zeros behind the last; what its products are to be multiplied with at scale[r].
 struct wide_rows {
     unsigned char *data, *sums;
     float *scale;
@@ -66,14 +69,14 @@ static inline int wide_slices(const struct weight *w)
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
                          int64_t rows, bool half, int parts, const wide_rows &to);
 
-// cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of theirs is
-// wide_available().
+// cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of
+// theirs is wide_available().
 cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts);
 cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows);
 cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, int rows);
 
-// A block of GROUPS warpgroups that multiply, and one that copies; tiles have at most 8 NT rows. A stage: 64 k of the rows, then
-// the warps' weights.
+// A block of GROUPS warpgroups that multiply, and one that copies; tiles have at most 8 NT rows. A stage: 64 k of the
+// rows, then the warps' weights.
 template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
     static constexpr int ROWS = NT * 8, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 128, PLANE = ROWS * 128;
     static constexpr int WEIGHTS_AT = PARTS * PLANE;
@@ -136,8 +139,8 @@ __device__ __forceinline__ int wide_begin(const wide_tile<CODE, NT, PARTS, GROUP
 
 enum { COPY_REGISTERS = 40 };
 
-// Where a warp that copies finds weights: those of every fourth of the warps that multiply. next: bytes from a pair's first panel to its
-// second.
+// Where a warp that copies finds weights: those of every fourth of the warps that multiply. next: bytes from a pair's
+// first panel to its second.
 template <int GROUPS> struct wide_sources {
     lane_weights place[GROUPS];
     int next[GROUPS];
@@ -174,8 +177,8 @@ __device__ __forceinline__ void wide_copy_weights(const wide_tile<CODE, NT, PART
         }
 }
 
-// The warpgroup that copies: all stages of the first 8 USED rows and of the warps' weights, whose first `early` stages are under way. A
-// thread has the same piece of every sixteenth row.
+// The warpgroup that copies: all stages of the first 8 USED rows and of the warps' weights, whose first `early` stages
+// are under way. A thread has the same piece of every sixteenth row.
 template <class CODE, int NT, int PARTS, int GROUPS, int USED>
 __device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUPS> &tile,
                                           const wide_sources<GROUPS> &weights, int early)
@@ -271,8 +274,8 @@ __device__ __forceinline__ void wide_release(const wide_tile<CODE, NT, PARTS, GR
         barrier_arrive(tile.empty + s % wide_shape<CODE, NT, PARTS, GROUPS>::STAGES);
 }
 
-// The tile's products with the first 8 USED rows: acc[t][4 n + i] of row 8 n + 2 (lane % 4) + i % 2 and the lane's output
-// 2 t + i / 2, without the row's scale. By warpgroups that multiply; place: the lane's in the warp's pair.
+// The tile's products with the first 8 USED rows: acc[t][4 n + i] of row 8 n + 2 (lane % 4) + i % 2 and the lane's
+// output 2 t + i / 2, without the row's scale. By warpgroups that multiply; place: the lane's in the warp's pair.
 template <class CODE, int NT, int PARTS, int GROUPS, int USED>
 __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, const lane_weights &place,
                                          float acc[2][USED * 4])

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Encodings whose weights are exact in one 16-bit number, scale included: fragments for products of whole warpgroups (wgmma.cuh).
+// Encodings whose weights are exact in one 16-bit number, scale included: fragments for products of whole warpgroups
+// (wgmma.cuh).
 //
-// wide_code<CODE>: AVAILABLE says whether there is such a form; ROWS how many 64-byte rows of a panel's block of codes each lane has, which
-// codes() gives; HALF whether the numbers are fp16 (else bf16); BIASED whether a
-// bias a group of k is left, which bias_fragment gives in two parts; FOLD how many blocks of 32 k a scale is left for, which
+// wide_code<CODE>: AVAILABLE says whether there is such a form; ROWS how many 64-byte rows of a panel's block of codes
+// each lane has, which codes() gives; HALF whether the numbers are fp16 (else bf16); BIASED whether a bias a group of k
+// is left, which bias_fragment gives in two parts; FOLD how many blocks of 32 k a scale is left for, which
 // CODE::outcome gives (0: none). FACTOR is a power of two that sums still lack.
 //
-// Invariant: a fragment is exact. Affine codes of 4 bits less 8 have three significant bits and their scale eight: eleven in all,
-// what fp16 holds, for scales from 2^-19 to 2^10.
+// Invariant: a fragment is exact. Affine codes of 4 bits less 8 have three significant bits and their scale eight:
+// eleven in all, what fp16 holds, for scales from 2^-19 to 2^10.
 
 #ifndef WIDE_CODE_CUH
 #define WIDE_CODE_CUH
@@ -20,15 +21,16 @@ template <class CODE> struct wide_code {
     static constexpr bool AVAILABLE = false;
 };
 
-// Where row i of ROWS of a lane's codes waits in a warp's block in shared memory, for the lane's l (lane % 4), its quarter of a row, and
-// panel. Eight neighbouring pieces of 16 bytes of memory, and what eight neighbouring lanes fetch, are eight different places of a line.
+// Where row i of ROWS of a lane's codes waits in a warp's block in shared memory, for the lane's l (lane % 4), its
+// quarter of a row, and panel. Eight neighbouring pieces of 16 bytes of memory, and what eight neighbouring lanes
+// fetch, are eight different places of a line.
 __device__ __forceinline__ int wide_piece(int i, int panel, int quarter, int l)
 {
     return i * 512 + panel * 256 + ((l * 4 + (quarter ^ (l & 2))) ^ (i & 1) * 4) * 16;
 }
 
-// The codes of a block of a pair of panels, copied in the order of memory: first: the lane's in the first panel's first block (lane 0's
-// place), next: bytes from the first panel to the second.
+// The codes of a block of a pair of panels, copied in the order of memory: first: the lane's in the first panel's first
+// block (lane 0's place), next: bytes from the first panel to the second.
 template <int ROWS>
 __device__ __forceinline__ void wide_request(unsigned char *to, const uint8_t *first, int next, int block, int lane)
 {
@@ -150,7 +152,8 @@ template <> struct wide_code<code_affine<4>> {
             a[1][t][i + 2] = half_mul(half_fma((r & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
         }
     }
-    // The biases of blocks first .. first + 15, column by column, in two parts: what a block adds for each unit of its sum of x.
+    // The biases of blocks first .. first + 15, column by column, in two parts: what a block adds for each unit of its
+    // sum of x.
     static __device__ __forceinline__ void bias_fragments(const lane_weights &place, int first, int blocks, int l,
                                                           uint32_t a[2][2][4])
     {
