@@ -303,6 +303,10 @@ static inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
         d[i] = (float)((double)emulated_half(a, i) * (double)emulated_half(b, i) + (double)emulated_half(c, i));
     return pair_pack(d[0], d[1]);
 }
+template <uint32_t MASK> static inline uint32_t and_or(uint32_t w, uint32_t more)
+{
+    return (w & MASK) | more;
+}
 static inline float half_float(uint32_t h)
 {
     int e = (int)(h >> 10 & 31);
@@ -362,6 +366,17 @@ static inline uint32_t __reduce_max_sync(uint32_t, uint32_t v)
 static inline uint32_t __reduce_min_sync(uint32_t, uint32_t v)
 {
     return emulated_reduce(v, [](uint32_t a, uint32_t b) { return a < b ? a : b; });
+}
+static inline uint32_t __match_any_sync(uint32_t, int v)
+{
+    unsigned int warp = threadIdx.x / 32;
+    emulation.operand[warp][threadIdx.x % 32][0] = (uint32_t)v;
+    __syncwarp();
+    uint32_t same = 0;
+    for (int i = 0; i < 32; i++)
+        same |= (uint32_t)(emulation.operand[warp][i][0] == (uint32_t)v) << i;
+    __syncwarp();
+    return same;
 }
 #define __ffs(u)           __builtin_ffs((int)(u))
 #define __popc(u)          __builtin_popcount(u)

@@ -41,7 +41,8 @@ static inline int stage_step(const struct weight *w, int splits, const stage_rul
     const int bytes = 2 * WARPS * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
     const int each = ((w->k + 31) / 32 + splits - 1) / splits, few = bytes * 4 <= rule.limit ? 2 : 1;
     const int fit = rule.long_limit / bytes > few ? rule.long_limit / bytes : few;
-    return splits * (bytes * each <= rule.limit || each < fit ? each : fit);
+    const int stages = bytes * each <= rule.limit || each < fit ? 1 : (each + fit - 1) / fit;
+    return splits * ((each + stages - 1) / stages); // stages of a unit are about equally long
 }
 
 // Bytes of a slot that holds stages of w.
