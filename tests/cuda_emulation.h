@@ -370,11 +370,11 @@ static inline uint32_t __reduce_min_sync(uint32_t, uint32_t v)
 static inline uint32_t __match_any_sync(uint32_t, int v)
 {
     unsigned int warp = threadIdx.x / 32;
-    emulation.operand[warp][threadIdx.x % 32][0] = (uint32_t)v;
+    emulation.here->operand[warp][threadIdx.x % 32][0] = (uint32_t)v;
     __syncwarp();
     uint32_t same = 0;
     for (int i = 0; i < 32; i++)
-        same |= (uint32_t)(emulation.operand[warp][i][0] == (uint32_t)v) << i;
+        same |= (uint32_t)(emulation.here->operand[warp][i][0] == (uint32_t)v) << i;
     __syncwarp();
     return same;
 }
@@ -541,15 +541,16 @@ template <int N> static inline void copy_wait(void)
 }
 
 // Stages: a copy ends at once; bytes that were announced and copied must be as many when somebody waits. A barrier's word:
-// arrivals a turn, arrivals to come, turns done; the bytes to come of each lie in a table.
+// arrivals a turn, arrivals to come, turns done, and the bytes to come.
 enum { STAGE_PUTTERS = 1 };
 struct emulated_stage {
-    uint16_t count, pending;
-    uint32_t turns;
+    uint8_t count, pending;
+    uint16_t turns;
+    int32_t bytes;
 };
 static inline void stage_open(uint64_t *barrier, int count)
 {
-    struct emulated_stage s = {(uint16_t)count, (uint16_t)count, 0};
+    struct emulated_stage s = {(uint8_t)count, (uint8_t)count, 0, 0};
     memcpy(barrier, &s, sizeof s);
 }
 static inline void stage_opened(void)
@@ -566,12 +567,18 @@ static inline void stage_arrive(uint64_t *barrier)
     }
     memcpy(barrier, &s, sizeof s);
 }
-static int64_t emulated_bytes;
-static inline void stage_expect(uint64_t *, int bytes, int lane)
+static inline void emulated_expect(uint64_t *barrier, int bytes)
 {
-    emulated_bytes += lane == 0 ? bytes : 0;
+    struct emulated_stage s;
+    memcpy(&s, barrier, sizeof s);
+    s.bytes += bytes;
+    memcpy(barrier, &s, sizeof s);
 }
-static inline void stage_copy(void *shared, const void *global, int bytes, uint64_t *, bool mine)
+static inline void stage_expect(uint64_t *barrier, int bytes, int lane)
+{
+    emulated_expect(barrier, lane == 0 ? bytes : 0);
+}
+static inline void stage_copy(void *shared, const void *global, int bytes, uint64_t *barrier, bool mine)
 {
     if (!mine)
         return;
@@ -581,14 +588,19 @@ static inline void stage_copy(void *shared, const void *global, int bytes, uint6
     }
     for (int i = 0; i < bytes; i += 16)
         emulated_copy((char *)shared + i, (const char *)global + i, 16, 16);
-    emulated_bytes -= bytes;
+    emulated_expect(barrier, -bytes);
+}
+static inline void stage_written(void)
+{
 }
 static inline void stage_commit(uint64_t *barrier)
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        if (emulated_bytes) {
-            printf("Bail out! a stage lacks %lld bytes\n", (long long)emulated_bytes);
+        struct emulated_stage s;
+        memcpy(&s, barrier, sizeof s);
+        if (s.bytes) {
+            printf("Bail out! a stage lacks %d bytes\n", s.bytes);
             exit(1);
         }
         stage_arrive(barrier);

@@ -7,6 +7,9 @@
 // cover the pair: product t has outputs 2t and 2t + 1 of each lane at its rows `row` and `row + 8`; step j (0, 1) of a block has
 // k = 8 l + 4 j + (0, 2) in a's first column pair and + (1, 3) in its second. Rows of x lie in shared memory in that order.
 //
+// Lanes of odd l take the two halves of what they hold in the other order (bf16, codes of 8 bits), since in the pack's order all four l would ask the
+// same banks of shared memory; CROSSED: their steps are exchanged, and so must the halves of x be.
+//
 // Invariant: a fragment is exact; what is not in it (scale, bias) is added in fp32 by outcome(). `factor` is a power of two
 // that the sums still lack. take() reads a lane's part of a block that lies in shared memory as in the pack (decode class: ring.cuh);
 // request() starts its copy to shared memory, BLOCK_BYTES a warp, and fetch() takes it from there (prompt class).
@@ -128,8 +131,8 @@ template <int BITS> struct integer_codes {
     __device__ __forceinline__ void take(const unsigned char *data, int l)
     {
         if (BITS == 8) {
-            v[0] = *(const uint4 *)(data + l * 128);
-            v[LOADS - 1] = *(const uint4 *)(data + l * 128 + 64);
+            v[0] = *(const uint4 *)(data + l * 128 + (l & 1) * 64);
+            v[LOADS - 1] = *(const uint4 *)(data + l * 128 + 64 - (l & 1) * 64);
             return;
         }
         if (FOUR)
@@ -145,13 +148,13 @@ template <int BITS> struct integer_codes {
     {
         if (BITS == 8) {
             uint32_t w = word(v[j ? LOADS - 1 : 0], o) >> (8 * c);
-            uint32_t low = pair_fma((w & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc380c380u);         // - 256
-            uint32_t high = pair_fma(((w >> 4) & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc300c300u); // - 128
-            return pair_fma(high, 0x41804180u, low);                                                    // * 16
+            uint32_t low = pair_fma(and_or<0x000f000fu>(w, 0x43004300u), 0x3f803f80u, 0xc380c380u);       // - 256
+            uint32_t high = pair_fma(and_or<0x000f000fu>(w >> 4, 0x43004300u), 0x3f803f80u, 0xc300c300u); // - 128
+            return pair_fma(high, 0x41804180u, low);                                                      // * 16
         }
         uint32_t q = 0x43004300u; // 128 + code
         if (FOUR)
-            q |= (word(v[0], o) >> (4 * j + 8 * c)) & 0x000f000fu;
+            q = and_or<0x000f000fu>(word(v[0], o) >> (4 * j + 8 * c), q);
         if (TWO)
             q |= ((word(v[FOUR], o) >> (4 * (l & 1)) >> (2 * j + 8 * c)) & 0x00030003u) << (4 * FOUR);
         if (ONE)
@@ -173,7 +176,7 @@ template <int BITS> struct code_affine {
     static constexpr bool SCALED = true, BIASED = true;
     static constexpr int PARTS = 1, BLOCK_BYTES = integer_codes<BITS>::BYTES + 128, DATA = BITS * 64, SCALE = 64,
                          DATA_QUARTER = 16, SCALE_QUARTER = 16;
-    static constexpr bool APART = false;
+    static constexpr bool APART = false, CROSSED = BITS == 8;
     integer_codes<BITS> q;
     uint4 s;
     static __device__ __forceinline__ float factor()
@@ -229,7 +232,7 @@ struct code_nvfp4 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 1, BLOCK_BYTES = 512 + 128, DATA = 256, SCALE = 32, DATA_QUARTER = 16,
                          SCALE_QUARTER = 4;
-    static constexpr bool APART = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint4 q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -297,6 +300,7 @@ template <int ENCODING> struct code_e4m3 {
     static constexpr int PARTS = 1, BLOCK_BYTES = 1024 + (SCALED ? 128 : 0), DATA = 512,
                          SCALE = ENCODING == ENC_MXFP8 ? 16 : 0, DATA_QUARTER = 16, SCALE_QUARTER = 4;
     static constexpr bool APART = ENCODING == ENC_FP8_BLOCK; // scales do not go through the ring
+    static constexpr bool CROSSED = true;
     e4m3_codes q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -305,8 +309,8 @@ template <int ENCODING> struct code_e4m3 {
     }
     __device__ __forceinline__ void take(const unsigned char *data, const unsigned char *scale, int l)
     {
-        q.v[0] = *(const uint4 *)(data + l * 128);
-        q.v[1] = *(const uint4 *)(data + l * 128 + 64);
+        q.v[0] = *(const uint4 *)(data + l * 128 + (l & 1) * 64);
+        q.v[1] = *(const uint4 *)(data + l * 128 + 64 - (l & 1) * 64);
         if (SCALED)
             s = *(const uint32_t *)scale;
     }
@@ -346,8 +350,9 @@ template <int ENCODING> struct code_e4m3 {
 struct code_bf16 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 1, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
-    static constexpr bool APART = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint4 v[4];
+    uint32_t even, odd; // how numbers of k 0 and 2, of 1 and 3 are picked out of two of v
     static __device__ __forceinline__ float factor()
     {
         return 1.0f;
@@ -356,7 +361,9 @@ struct code_bf16 {
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] = *(const uint4 *)(data + (4 * l + i) * 64);
+            v[i] = *(const uint4 *)(data + (4 * l + (i ^ (l & 1))) * 64);
+        even = l & 1 ? 0x1054u : 0x5410u;
+        odd = l & 1 ? 0x3276u : 0x7632u;
     }
     static __device__ __forceinline__ void request(unsigned char *to, const lane_weights &p, int block, int lane)
     {
@@ -372,10 +379,12 @@ struct code_bf16 {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             v[i] = *(const uint4 *)(from + i * 512 + lane * 16);
+        even = 0x5410u;
+        odd = 0x7632u;
     }
     __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
     {
-        FRAGMENT(a, __byte_perm(word(v[2 * j], o), word(v[2 * j + 1], o), c ? 0x7632u : 0x5410u));
+        FRAGMENT(a, __byte_perm(word(v[2 * j], o), word(v[2 * j + 1], o), c ? odd : even));
     }
     __device__ __forceinline__ void outcome(int, float *, float *) const
     {
@@ -398,7 +407,7 @@ __device__ __forceinline__ uint32_t pair_part(float a, float b, int part)
 struct code_f16 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 2, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 8, SCALE_QUARTER = 0;
-    static constexpr bool APART = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint2 v[8];
     static __device__ __forceinline__ float factor()
     {
@@ -440,7 +449,7 @@ struct code_f16 {
 struct code_f32 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 3, BLOCK_BYTES = 4096, DATA = 2048, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
-    static constexpr bool APART = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint4 v[8];
     static __device__ __forceinline__ float factor()
     {

@@ -34,6 +34,14 @@ __device__ __forceinline__ uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
     return d;
 }
 
+// (w & MASK) | more, in one instruction, which the compiler does not find when both are constants.
+template <uint32_t MASK> __device__ __forceinline__ uint32_t and_or(uint32_t w, uint32_t more)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(w), "n"(MASK), "r"(more));
+    return d;
+}
+
 // bf16 of low in the low half, of high in the high half, to nearest even.
 __device__ __forceinline__ uint32_t pair_pack(float low, float high)
 {
@@ -124,6 +132,11 @@ __device__ __forceinline__ void stage_copy(void *shared, const void *global, int
 __device__ __forceinline__ void stage_commit(uint64_t *)
 {
 }
+// Before a barrier behind which a copy writes to where this thread wrote.
+__device__ __forceinline__ void stage_written(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 #else
 #define STAGE_TEST "mbarrier.test_wait.parity.shared.b64"
 enum { STAGE_PUTTERS = 32 };
@@ -142,6 +155,9 @@ __device__ __forceinline__ void stage_copy(void *shared, const void *global, int
         for (int i = (threadIdx.x & 31) * 16; i < length; i += 512)
             copy16(to + i, source + i, 16);
     }
+}
+__device__ __forceinline__ void stage_written(void)
+{
 }
 __device__ __forceinline__ void stage_commit(uint64_t *barrier)
 {

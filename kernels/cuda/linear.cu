@@ -186,8 +186,17 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     const int rows = linear_rows(a), wide = 1 << plan.room.shift, tiles = (rows + wide - 1) >> plan.room.shift;
     for (int tile = 0; tile < tiles; tile++) {
         const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
-        s.tile = {a.x,          a.ldx,          NULL, 1, tile * wide, left < wide ? left : wide, a.k, plan.room.aligned,
-                  plan.step.up, plan.step.ld_up};
+        s.tile = {a.x,
+                  a.ldx,
+                  NULL,
+                  1,
+                  tile * wide,
+                  left < wide ? left : wide,
+                  a.k,
+                  plan.room.aligned,
+                  plan.room.aligned && !plan.step.up && a.k % 32 == 0,
+                  plan.step.up,
+                  plan.step.ld_up};
         s.x.from = s.x.to = 0;
         for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks, turn++) {
             const linear_unit u = unit_at(a, plan, unit);

@@ -93,7 +93,7 @@ struct room_plan {
     int32_t aligned; // rows of x begin at multiples of 16 bytes
 };
 
-enum { ROOM_FIXED = 128 }; // bytes of barriers
+enum { ROOM_FIXED = 256 }; // bytes of barriers
 
 __host__ __device__ __forceinline__ int sums_bytes(int rows, int turns)
 {
@@ -107,7 +107,7 @@ static inline room_plan room_plan_make(int blocks, int rows, int slot_bytes, int
 {
     room_plan plan = {rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 1, turns, 0};
     const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = shared_most();
-    const int spare = (most - fixed - 2 * slot_bytes) / (132 * rows) - 1;
+    const int spare = (most - fixed - 2 * slot_bytes - 64 * rows) / (132 * rows) - 1;
     if (plan.capacity > spare)
         plan.capacity = spare > step ? spare : step;
     const int used = fixed + window_bytes(rows, plan.capacity);
@@ -125,8 +125,13 @@ __device__ __forceinline__ weight_ring room_ring(const room_plan &plan, unsigned
 
 __device__ __forceinline__ x_window room_window(const room_plan &plan, unsigned char *memory)
 {
-    return {memory + ROOM_FIXED + sums_bytes(1 << plan.shift, plan.turns) + plan.slots * plan.slot_bytes, plan.shift,
-            plan.capacity, 0, 0};
+    return {memory + ROOM_FIXED + sums_bytes(1 << plan.shift, plan.turns) + plan.slots * plan.slot_bytes,
+            plan.shift,
+            plan.capacity,
+            0,
+            0,
+            &((ring_barriers *)memory)->rows,
+            0};
 }
 
 // What lies behind: `extra` bytes.

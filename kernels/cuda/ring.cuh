@@ -85,6 +85,7 @@ static inline stage_source stage_source_make(const struct weight *w, int splits,
 
 struct ring_barriers {
     uint64_t full[SLOTS_MOST], empty[SLOTS_MOST];
+    uint64_t rows; // of x, rows.cuh
 };
 
 // A thread's view of the ring: whoever puts and whoever takes has its own.
@@ -108,6 +109,7 @@ __device__ __forceinline__ void ring_open(ring_barriers *b, int slots)
         stage_open(b->full + i, STAGE_PUTTERS);
         stage_open(b->empty + i, WARPS);
     }
+    stage_open(&b->rows, STAGE_PUTTERS);
     stage_opened();
 }
 

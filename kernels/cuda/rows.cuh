@@ -2,10 +2,11 @@
 //
 // Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
 //
-// Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: per block of 32 k the high parts of
-// all rows, then the low parts, then (behind all blocks) the fp32 sums of the rows' 32 numbers. A product has eight columns: with
-// up to four rows the first four have high parts and the others low ones, else there are two products. Weights come through the
-// block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
+// Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: of each row and block of 32 k the high parts,
+// then the low parts, then (behind all rows) the fp32 sums of the rows' 32 numbers. They come as they are, through the copy engine where
+// that can be, and are taken apart in place. A product has eight columns: with up to four rows the first four have high parts and the
+// others low ones, else there are two products. Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out
+// to the warps of a pair.
 //
 // Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: the products of a block in the order
 // of its steps, a warp's blocks ascending, high and low parts apart to the end; scaled encodings add scale * (block's product), then
@@ -25,6 +26,7 @@ struct row_source_tile {
     const int32_t *list; // in shared memory
     int32_t divisor, first, count, k;
     int32_t aligned; // rows begin at multiples of 16 bytes
+    bool bring;      // the copy engine may bring them: aligned, k in whole blocks, no up
     const float *up; // NULL, or x is silu(x) * up, whose rows lie ld_up apart
     int64_t ld_up;
 };
@@ -33,16 +35,24 @@ struct row_source_tile {
 struct x_window {
     unsigned char *memory;
     int32_t shift, capacity, from, to;
+    uint64_t *come; // barrier of what the copy engine brings
+    uint32_t parity;
 };
+
+// Bytes from a row to the next: neighbours lie in different banks.
+__host__ __device__ __forceinline__ int window_stride(int capacity)
+{
+    return capacity * 128 + 64;
+}
 
 __host__ __device__ __forceinline__ int window_bytes(int rows, int capacity)
 {
-    return (capacity * rows * 132 + 15) / 16 * 16;
+    return (rows * (window_stride(capacity) + capacity * 4) + 15) / 16 * 16;
 }
 
 __device__ __forceinline__ float *window_sums(const x_window &x)
 {
-    return (float *)(x.memory + (x.capacity << (x.shift + 7)));
+    return (float *)(x.memory + (window_stride(x.capacity) << x.shift));
 }
 
 // Eight numbers in the order of fragments, as high and low bf16 parts.
@@ -78,37 +88,83 @@ __device__ __forceinline__ float sum_eight(const float *v)
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
+// A thread's piece of the window: eight numbers of a row. at: its row and block.
+struct window_piece {
+    int block, r;
+    unsigned char *at;
+};
+
+__device__ __forceinline__ window_piece window_piece_at(const x_window &x, int item, int rows)
+{
+    const float turn = 1.0f / (float)rows; // the quotient is exact: far fewer than 2^20 pieces, 8 rows
+    const int block = (int)(((float)(item >> 2) + 0.5f) * turn), r = (item >> 2) - block * rows;
+    return {block, r, x.memory + r * window_stride(x.capacity) + block * 128};
+}
+
+__device__ __forceinline__ int64_t tile_row(const row_source_tile &t, int r)
+{
+    return t.list ? t.list[t.first + r] / t.divisor : t.first + r;
+}
+
+// Brings the rows as they are, by the first warp; whoever waits sees them.
+__device__ __forceinline__ void window_bring(x_window *x, const row_source_tile &t, int from, int to)
+{
+    if (threadIdx.x < 32) {
+        const int r = threadIdx.x, bytes = (to - from) * 128;
+        stage_expect(x->come, t.count * bytes, r);
+        stage_copy(x->memory + r * window_stride(x->capacity),
+                   t.x + (r < t.count ? tile_row(t, r) * t.ld : 0) + from * 32, bytes, x->come, r < t.count);
+        stage_commit(x->come);
+    }
+    stage_wait(x->come, x->parity);
+    x->parity ^= 1;
+}
+
+// A piece's numbers: from where window_bring() left them, or from the row.
+__device__ __forceinline__ void window_take(const row_source_tile &t, const window_piece &p, int k, bool brought,
+                                            float *v)
+{
+    const int l = threadIdx.x & 3;
+    if (brought) {
+        const float4 a = *(const float4 *)(p.at + l * 32), b = *(const float4 *)(p.at + l * 32 + 16);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+    load_eight(t.x + tile_row(t, p.r) * t.ld, k, t.k, t.aligned != 0, v);
+    if (!t.up)
+        return;
+    float u[8];
+    load_eight(t.up + tile_row(t, p.r) * t.ld_up, k, t.k, t.aligned != 0, u);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v[i] = __fmul_rn(__fdiv_rn(v[i], __fadd_rn(1.0f, expf(-v[i]))), u[i]);
+}
+
 // Fills the window with blocks from .. to - 1 of the tile's rows, by all takers; nobody may still read what it held. Rows that
-// the tile lacks are zeros: their products are never stored.
+// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored.
 __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
-    const int items = (to - from) << (x->shift + 2), l = threadIdx.x & 3, mask = (1 << x->shift) - 1;
-    float *sums = window_sums(*x);
+    const int items = (to - from) * t.count * 4, l = threadIdx.x & 3;
+    const bool brought = t.bring && items > TAKERS; // else all are under way at once anyway
+    if (brought)
+        window_bring(x, t, from, to);
     for (int item = threadIdx.x; (item & ~31) < items; item += TAKERS) {
-        const int at = item >> 2, block = at >> x->shift, r = at & mask;
+        const window_piece p = window_piece_at(*x, item, t.count);
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        if (item < items && r < t.count) {
-            const int64_t row = t.list ? t.list[t.first + r] / t.divisor : t.first + r;
-            load_eight(t.x + row * t.ld, (from + block) * 32 + l * 8, t.k, t.aligned != 0, v);
-            if (t.up) {
-                float u[8];
-                load_eight(t.up + row * t.ld_up, (from + block) * 32 + l * 8, t.k, t.aligned != 0, u);
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    v[i] = __fmul_rn(__fdiv_rn(v[i], __fadd_rn(1.0f, expf(-v[i]))), u[i]);
-            }
-        }
+        if (item < items)
+            window_take(t, p, (from + p.block) * 32 + l * 8, brought, v);
         float sum = sum_eight(v);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum +=
+            __shfl_xor_sync(0xffffffffu, sum, 1); // so that four lanes have their numbers before one writes its parts
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (item < items) {
             uint4 high, low;
             split_eight(v, &high, &low);
-            unsigned char *to_row = x->memory + (block << (x->shift + 7)) + r * 64 + l * 16;
-            *(uint4 *)to_row = high;
-            *(uint4 *)(to_row + (64 << x->shift)) = low;
+            *(uint4 *)(p.at + l * 16) = high;
+            *(uint4 *)(p.at + 64 + l * 16) = low;
             if (l == 0)
-                sums[at] = sum;
+                window_sums(*x)[(p.block << x->shift) + p.r] = sum;
         }
     }
     x->from = from;
@@ -148,13 +204,22 @@ __device__ __forceinline__ void block_scale(const CODE &code, const float *d, fl
     }
 }
 
-// One block. x: the lane's part of its column in the window; low_at: bytes from high to low parts; s: the block's row sums.
+// The lane's part of a column in the window, in the order of its codes.
+template <class CODE> __device__ __forceinline__ uint4 column_part(const unsigned char *x, int l)
+{
+    if (!CODE::CROSSED)
+        return *(const uint4 *)x;
+    const uint2 first = *(const uint2 *)(x + (l & 1) * 8), second = *(const uint2 *)(x + 8 - (l & 1) * 8);
+    return make_uint4(first.x, first.y, second.x, second.y);
+}
+
+// One block. x: the lane's part of its column in the window, low parts 64 bytes behind high ones; s: the block's row sums.
 // EIGHT: rows have the eight columns, and `low` gets the low parts' sums.
 template <class CODE, bool EIGHT>
-__device__ __forceinline__ void block_product(const CODE &code, const unsigned char *x, int low_at, const float *s,
-                                              int mask, int l, float *sums, float *low)
+__device__ __forceinline__ void block_product(const CODE &code, const unsigned char *x, const float *s, int mask, int l,
+                                              float *sums, float *low)
 {
-    const uint4 first = *(const uint4 *)x;
+    const uint4 first = column_part<CODE>(x, l);
     float x0 = 0, x1 = 0;
     if (CODE::BIASED && (EIGHT || l < 2)) {
         x0 = s[2 * l & mask];
@@ -166,7 +231,7 @@ __device__ __forceinline__ void block_product(const CODE &code, const unsigned c
         block_scale(code, d, x0, x1, sums);
     if (!EIGHT)
         return;
-    const uint4 second = *(const uint4 *)(x + low_at);
+    const uint4 second = column_part<CODE>(x + 64, l);
     float e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     block_columns(code, second, l, CODE::SCALED ? e : low);
     if (CODE::SCALED)
@@ -202,8 +267,9 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
-    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, low_at = 64 << rows, column = lane >> 2;
-    const int column_at = EIGHT ? column * 64 : (column >> 2) * low_at + (column & mask) * 64;
+    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, column = lane >> 2;
+    const int stride = window_stride(s->x.capacity),
+              column_at = EIGHT ? column * stride : (column >> 2) * 64 + (column & mask) * stride;
     const bool live = s->pair * 32 < s->w->n;
     const uint8_t *apart = s->w->scale; // scales that do not go through the ring
     if (CODE::APART)
@@ -216,12 +282,13 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step;
         if (b < s->x.from || b + n > s->x.to) {
+            stage_written();
             some_wait(TAKERS);
             window_fill(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
         }
         const int scales = SCALE ? (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE : 0,
                   first = b - s->x.from + s->part;
-        const unsigned char *x = s->x.memory + (first << (rows + 7)) + column_at + l * 16;
+        const unsigned char *x = s->x.memory + first * 128 + column_at + l * 16;
         const float *x_sums = window_sums(s->x) + (first << rows);
         const unsigned char *slot = ring_take(&s->ring);
         const unsigned char *data = slot + (panel * n + s->part) * DATA + quarter * CODE::DATA_QUARTER,
@@ -235,8 +302,8 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
                        l);
         };
         auto product = [&](const CODE &code, int which) {
-            block_product<CODE, EIGHT>(code, x + (which * s->splits << (rows + 7)), low_at,
-                                       x_sums + (which * s->splits << rows), mask, l, sums, low);
+            block_product<CODE, EIGHT>(code, x + which * s->splits * 128, x_sums + (which * s->splits << rows), mask, l,
+                                       sums, low);
         };
         for (; live && at + s->splits < n; at += 2 * s->splits) { // two at a time, so that their instructions mix
             CODE one, two;
@@ -245,7 +312,7 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
             product(one, 0);
             product(two, 1);
             data += 2 * s->splits * DATA;
-            x += 2 * s->splits << (rows + 7);
+            x += 2 * s->splits * 128;
             x_sums += 2 * s->splits << rows;
         }
         if (live && at < n) {
