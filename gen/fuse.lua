@@ -87,8 +87,8 @@ local function reads(op, changed)
     return false
 end
 
--- Ops from `i` on that make keys, put them into the cache, pool its blocks, and norm queries: none reads what another one leaves, but the
--- keys, which nobody else reads.
+-- Ops from `i` on that make keys, put them into the cache, pool its blocks, and norm queries: none reads what another
+-- one leaves, but the keys, which nobody else reads.
 local function append_step(ops, i)
     local op, second, next = ops[i], ops[i + 1], i + 2
     if op.name ~= "head_norm" or second.name ~= "kv_append" or not same(arg(op, "y"), arg(second, "k"))
@@ -105,8 +105,8 @@ local function append_step(ops, i)
     return next + norms - i
 end
 
--- How many ops from `i` on a target may do in one launch. Of what they leave, others read the last one's outputs, what the first changes
--- in place, choices of experts, and normed queries.
+-- How many ops from `i` on a target may do in one launch. Of what they leave, others read the last one's outputs, what
+-- the first changes in place, choices of experts, and normed queries.
 local function step(ops, i)
     local op, second, third = ops[i], ops[i + 1], ops[i + 2]
     if not second or second.pass ~= op.pass then return 1 end
@@ -141,7 +141,8 @@ function fuse.together(ops)
     return ops
 end
 
--- Whether an op's operands named, and what it reads of the caches, were there before the launch right before it, which is an op or a step.
+-- Whether an op's operands named, and what it reads of the caches, were there before the launch right before it, which
+-- is an op or a step.
 local function there(ops, at, names)
     local first = at - 1
     for back = 1, STEP_MOST do
@@ -162,8 +163,8 @@ end
 
 local EARLY = { experts_up = { "x", "ids" }, attention = { "q", "gate" } }
 
--- Marks experts whose rows and choices, and attention whose queries and cache, were there before the launch right before them: a target may
--- begin them beside it.
+-- Marks experts whose rows and choices, and attention whose queries and cache, were there before the launch right
+-- before them: a target may begin them beside it.
 function fuse.early(ops)
     for i, op in ipairs(ops) do
         if EARLY[op.name] and there(ops, i, EARLY[op.name]) then

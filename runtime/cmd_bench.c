@@ -176,7 +176,8 @@ static bool check_flags(const struct settings *s, struct error *error)
     return true;
 }
 
-// Positions of a stream that decodes, the rounds before the clock starts and one that ends beyond its last token included.
+// Positions of a stream that decodes, the rounds before the clock starts and one that ends beyond its last token
+// included.
 static int64_t positions_of(const struct bench *b)
 {
     const int64_t rounds = (BENCH_WARM_ROUNDS + 2) * (int64_t)model.window, more = 4 * MAX_WINDOW + BENCH_PROFILED;

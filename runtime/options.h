@@ -101,7 +101,8 @@ struct number_list {
 
 typedef unsigned __int128 flag_set; // bit i: flag i
 
-// The most that this build takes, where a flag's value ends there: positions, streams, prompt rows a pass, drafts a round.
+// The most that this build takes, where a flag's value ends there: positions, streams, prompt rows a pass, drafts a
+// round.
 struct build_limits {
     int64_t context, lanes, chunk, drafts;
 };
@@ -148,8 +149,8 @@ static inline bool settings_given(const struct settings *settings, enum flag fla
 // Defaults that no flag has changed: sampling from the arguments, the rest as the help says.
 void options_defaults(struct settings *settings, float temperature, int top_k, float top_p, float min_p);
 
-// Parses the arguments after the command's name, and the environment's GRAPHS (off: as --eager) where the command takes --eager.
-// Texts point into argv. On failure error names the flag, what was expected and what was found.
+// Parses the arguments after the command's name, and the environment's GRAPHS (off: as --eager) where the command takes
+// --eager. Texts point into argv. On failure error names the flag, what was expected and what was found.
 bool options_parse(struct settings *settings, const struct command *command, const struct build_limits *limits,
                    int argc, char **argv, struct error *error);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets that the
-// L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode, prompt (both classes
-// without), or few: the products of prompts of few rows, with 512 and 2,048 beside.
+// Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets
+// that the L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode,
+// prompt (both classes without), or few: the products of prompts of few rows, with 512 and 2,048 beside.
 
 #ifndef CUDA_MATRIX_BENCH_H
 #define CUDA_MATRIX_BENCH_H

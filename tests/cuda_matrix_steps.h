@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps that linear does in one launch: glu before a product, the mix of streams behind gates, choices of experts beside the first. Against
-// double precision, and the same bits for any number of rows; the choices against route's.
+// Steps that linear does in one launch: glu before a product, the mix of streams behind gates, choices of experts
+// beside the first. Against double precision, and the same bits for any number of rows; the choices against route's.
 
 #ifndef CUDA_MATRIX_STEPS_H
 #define CUDA_MATRIX_STEPS_H
@@ -94,8 +94,8 @@ static void test_glu_linear(int encoding, int bits, int group)
     matrix_free(&m);
 }
 
-// What the step of choices, glu and product leaves, or what its ops do, route by itself: ids, weights, rows of the product; of STEP_ROWS
-// rows, of which `rows` are there.
+// What the step of choices, glu and product leaves, or what its ops do, route by itself: ids, weights, rows of the
+// product; of STEP_ROWS rows, of which `rows` are there.
 struct route_step {
     struct route_args route;
     struct glu_args glu;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products whose parts have two encodings: the bits of each part are those of a launch of the same shapes whose parts all have its
-// encoding, and the pairs that checkpoints have are not left to the kernel for whatever comes.
+// Products whose parts have two encodings: the bits of each part are those of a launch of the same shapes whose parts
+// all have its encoding, and the pairs that checkpoints have are not left to the kernel for whatever comes.
 
 #ifndef CUDA_MATRIX_TWO_H
 #define CUDA_MATRIX_TWO_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The steps of kernels/cuda/append_step.cu: the bits of head_norm, kv_append and index_pool one after the other, in the caches and in the
-// normed queries.
+// The steps of kernels/cuda/append_step.cu: the bits of head_norm, kv_append and index_pool one after the other, in the
+// caches and in the normed queries.
 
 #ifndef CUDA_OPS_APPEND_CUH
 #define CUDA_OPS_APPEND_CUH

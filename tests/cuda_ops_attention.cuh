@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention of decode rows over contexts of many tiles: against the CPU target, and the same bits for a row alone, in a window, in a launch
-// of more rows, with other pages, and begun early.
+// Attention of decode rows over contexts of many tiles: against the CPU target, and the same bits for a row alone, in a
+// window, in a launch of more rows, with other pages, and begun early.
 
 #ifndef CUDA_OPS_ATTENTION_CUH
 #define CUDA_OPS_ATTENTION_CUH
@@ -79,7 +79,8 @@ static struct attend attend_begin(const struct attend_shape &s, int32_t page)
     return t;
 }
 
-// Rows first .. first + rows - 1 of the window on the device; out has a place for each row of it. q and gate move with the rows.
+// Rows first .. first + rows - 1 of the window on the device; out has a place for each row of it. q and gate move with
+// the rows.
 static void attend_run(struct attend *t, int32_t first, int32_t rows, int32_t capacity, int early, float *out)
 {
     struct attention_args a = t->args;

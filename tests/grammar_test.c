@@ -291,8 +291,8 @@ static void test_refusals(void)
     free(deep);
 }
 
-// Alternatives that nothing tells apart have more places at once than are followed: refused when that is so from the beginning, else
-// a fault of the grammar and not of the text.
+// Alternatives that nothing tells apart have more places at once than are followed: refused when that is so from the
+// beginning, else a fault of the grammar and not of the text.
 static void test_ambiguity(void)
 {
     char text[8192], inside[9000], *at = text;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kept prompts over HTTP, with the embedded model: the next turn begins behind the reply once the server was quiet, an edited one at
-// the edit, another process where the last one ended; and each reply has the token ids that it has without a cache. With a template
-// that has reasoning: what a reply says that it read from the cache when its reasoning was cut short and it went on.
+// Kept prompts over HTTP, with the embedded model: the next turn begins behind the reply once the server was quiet, an
+// edited one at the edit, another process where the last one ended; and each reply has the token ids that it has
+// without a cache. With a template that has reasoning: what a reply says that it read from the cache when its reasoning
+// was cut short and it went on.
 
 #include "tests/http.h"
 #include "tests/tap.h"
@@ -69,8 +70,9 @@ static bool same(const struct turn *a, const struct turn *b)
     return a->status == 200 && b->status == 200 && a->sha[0] && !strcmp(a->sha, b->sha) && a->prompt == b->prompt;
 }
 
-// The embedded model with the template of another, whose prompts end in open reasoning. A reply whose reasoning is cut short is made in
-// two parts, of which the second begins at the first one's state: that was not in the cache when the client asked.
+// The embedded model with the template of another, whose prompts end in open reasoning. A reply whose reasoning is cut
+// short is made in two parts, of which the second begins at the first one's state: that was not in the cache when the
+// client asked.
 static void budgets(const char *binary)
 {
     const char *const none[] = {"--prompt-cache-gib", "0", "--context", "1024", "--quiet", NULL};

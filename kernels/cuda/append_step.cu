@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stands between an attention layer's first product and its choice, in one launch: the norm of keys and their way into the cache, that of
-// values and index keys, the pooling of a block, the norms of queries and of the indexer's queries. A warp a (row, head).
+// What stands between an attention layer's first product and its choice, in one launch: the norm of keys and their way
+// into the cache, that of values and index keys, the pooling of a block, the norms of queries and of the indexer's
+// queries. A warp a (row, head).
 //
-// Invariant: the operations of head_norm, kv_append and index_pool by the same functions, so the same bits. No warp reads what another
-// one writes: a block's keys that are rows of this pass are taken from there and rounded as the cache does.
+// Invariant: the operations of head_norm, kv_append and index_pool by the same functions, so the same bits. No warp
+// reads what another one writes: a block's keys that are rows of this pass are taken from there and rounded as the
+// cache does.
 
 #include "kernels/cuda/head_norm.cuh"
 #include "kernels/cuda/launch.cuh"

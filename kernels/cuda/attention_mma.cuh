@@ -3,11 +3,13 @@
 // Attention over bf16 caches on the matrix units: a cluster a (row, up to 16 query heads of a kv head), a block a part of the
 // row's positions, taken in tiles of 32 that are fetched ahead.
 //
-// A warp has a share of the dims for good: it multiplies all keys of a tile by its dims of the queries, which it keeps as
-// fragments, and the tile's values of its dims by the weights. Between the two, warp w adds the warps' scores of heads 2w and
-// 2w + 1 and takes their softmax. Queries are three bf16 parts (all 24 bits), weights two; keys and values are exact.
+// A warp has a share of the dims for good: it multiplies all keys of a tile by its dims of the queries, which it keeps
+// as fragments, and the tile's values of its dims by the weights. Between the two, warp w adds the warps' scores of
+// heads 2w and 2w + 1 and takes their softmax. Queries are three bf16 parts (all 24 bits), weights two; keys and values
+// are exact.
 //
-// Invariant: see attention.cu; the number of stages and what is read before the wait change when things are fetched, never a bit.
+// Invariant: see attention.cu; the number of stages and what is read before the wait change when things are fetched,
+// never a bit.
 
 #ifndef CUDA_ATTENTION_MMA_CUH
 #define CUDA_ATTENTION_MMA_CUH
@@ -63,8 +65,8 @@ DEVICE struct mma_span mma_span_of(int32_t positions, int32_t part, int32_t part
     return {begin, end, (end - begin + MMA_TILE - 1) / MMA_TILE};
 }
 
-// Rows of the positions of tiles first .. first + MMA_AHEAD - 1, one a thread, beyond the end the last one's; first is a multiple of
-// MMA_AHEAD. Returns the thread's.
+// Rows of the positions of tiles first .. first + MMA_AHEAD - 1, one a thread, beyond the end the last one's; first is
+// a multiple of MMA_AHEAD. Returns the thread's.
 template <int DIM>
 DEVICE const uint8_t *mma_find(const struct attention_args *a, struct mma_space<DIM> *s,
                                const struct attention_row *row, int32_t kv_head, const struct mma_span &span,
@@ -144,8 +146,8 @@ template <int DIM> DEVICE void mma_ask(const struct mma_space<DIM> *s, int64_t v
 
 // ---- queries -------------------------------------------------------------------------------------------------------------------
 
-// The warp's dims of the queries: pair i of a step has head g + 8 (i % 2) of the lane, dims 2 t + 8 (i / 2) and the next. Heads that do
-// not exist are zeros.
+// The warp's dims of the queries: pair i of a step has head g + 8 (i % 2) of the lane, dims 2 t + 8 (i / 2) and the
+// next. Heads that do not exist are zeros.
 template <int DIM>
 DEVICE void mma_queries(const struct attention_args *a, int64_t r, const struct attention_heads *heads, float2 (*q)[4])
 {
@@ -376,8 +378,8 @@ DEVICE void mma_end(const struct attention_args *a, struct mma_space<DIM> *s, in
     }
 }
 
-// A row that this op's pass has: read before the wait, past L1 (launch.cuh). Where its choice can be said from the position alone, nothing is
-// waited for.
+// A row that this op's pass has: read before the wait, past L1 (launch.cuh). Where its choice can be said from the
+// position alone, nothing is waited for.
 struct mma_row {
     bool real, dense;
     int32_t lane, position;

@@ -2,9 +2,10 @@
 //
 // Clusters of blocks: a barrier, shared memory of each other, and their launch.
 //
-// Invariant: where a card has no clusters the code runs with clusters of one block, and a result never depends on the number
-// of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes. Sums in fp32 cross blocks
-// only where the number of blocks comes from a weight's shape (linear_wide.cu).
+// Invariant: where a card has no clusters the code runs with clusters of one block, and a result never depends on the
+// number of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes.
+// Sums in fp32 cross blocks only where the number of blocks comes from a weight's shape (linear_wide.cu) or from the
+// card alone (the parts of attention).
 
 #ifndef CUDA_CLUSTER_CUH
 #define CUDA_CLUSTER_CUH
@@ -74,8 +75,9 @@ template <typename T> static __device__ __forceinline__ T *cluster_map(T *mine, 
 #endif
 }
 
-// A box is a place in a block's shared memory that the blocks of its cluster put pairs of numbers into. Its owner knows how many bytes
-// will come. One thread opens it; all blocks pass cluster_arrive_read() after that, and cluster_wait() before they put anything.
+// A box is a place in a block's shared memory that the blocks of its cluster put pairs of numbers into. Its owner knows
+// how many bytes will come. One thread opens it; all blocks pass cluster_arrive_read() after that, and cluster_wait()
+// before they put anything.
 static __device__ __forceinline__ void box_open(uint64_t *came, int bytes)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -7,8 +7,9 @@
 // cover the pair: product t has outputs 2t and 2t + 1 of each lane at its rows `row` and `row + 8`; step j (0, 1) of a block has
 // k = 8 l + 4 j + (0, 2) in a's first column pair and + (1, 3) in its second. Rows of x lie in shared memory in that order.
 //
-// Lanes of odd l take the two halves of what they hold in the other order (bf16, codes of 8 bits), since in the pack's order all four l would ask the
-// same banks of shared memory; CROSSED: their steps are exchanged, and so must the halves of x be.
+// Lanes of odd l take the two halves of what they hold in the other order (bf16, codes of 8 bits), since in the pack's
+// order all four l would ask the same banks of shared memory; CROSSED: their steps are exchanged, and so must the
+// halves of x be.
 //
 // Invariant: a fragment is exact; what is not in it (scale, bias) is added in fp32 by outcome(). `factor` is a power of two
 // that the sums still lack. take() reads a lane's part of a block that lies in shared memory as in the pack (decode class: ring.cuh);

@@ -4,7 +4,8 @@
 // copies. With CUDA_EMULATION a host program supplies them and the launches (tests/cuda_emulation.h), so that the kernels'
 // index arithmetic runs without a GPU.
 //
-// Invariant: nothing else in the matrix kernels is written in assembly, and all of it is there from sm_80 on.
+// Invariant: nothing else in the matrix kernels is written in assembly but launches, clusters and products of
+// warpgroups (launch.cuh, cluster.cuh, wgmma.cuh), and every operation has a form that is there from sm_80 on.
 
 #ifndef DEVICE_CUH
 #define DEVICE_CUH

@@ -3,8 +3,9 @@
 // experts_up_args and experts_down_args, decode class: a unit of work is an expert that some row chose, some of its pairs of
 // panels, and all rows that chose it, so that its weights are read once.
 //
-// There is no grouping beforehand: every block lists the experts from the ids, each at its first (row, slot), and takes a run of
-// neighbouring units. One warp puts weights, sixteen multiply, and three more add their sums and store, while they are at the next unit.
+// There is no grouping beforehand: every block lists the experts from the ids, each at its first (row, slot), and takes
+// a run of neighbouring units. One warp puts weights, sixteen multiply, and three more add their sums and store, while
+// they are at the next unit.
 // Invariant: a (row, slot) is a column of the products of its own; nothing of it depends on the other columns.
 
 #include "kernels/cuda/experts_chosen.cuh"
@@ -53,7 +54,8 @@ struct kernel_before {
     }
 };
 
-// A block's tiles one after the other: at(unit, first, rows) of each unit, and of each part of an expert's list that a tile holds.
+// A block's tiles one after the other: at(unit, first, rows) of each unit, and of each part of an expert's list that a
+// tile holds.
 template <class AT>
 __device__ __forceinline__ void experts_tiles(const experts_plan &plan, const experts_chosen &c, const AT &at)
 {
@@ -127,7 +129,8 @@ template <class OF> __device__ __forceinline__ void each_output(const experts_pl
             of(o >> 5, ((o & 31) << plan.room.shift) + r, r, o);
 }
 
-// The warps that add: finish(unit, factors(expert), sums of gate, sums of up, rows, list of (row, slot)s) adds the takers' sums and stores.
+// The warps that add: finish(unit, factors(expert), sums of gate, sums of up, rows, list of (row, slot)s) adds the
+// takers' sums and stores.
 template <class FACTORS, class FINISH>
 __device__ __forceinline__ void experts_add(const experts_plan &plan, const experts_chosen &c, int matrices,
                                             sum_barriers *barriers, unsigned char *memory, const FACTORS &factors,
@@ -147,7 +150,8 @@ __device__ __forceinline__ void experts_add(const experts_plan &plan, const expe
     });
 }
 
-// Everything of a kernel: choices, then the three roles. What may be read before the wait is read past L1. early: x is there before the kernel before has ended.
+// Everything of a kernel: choices, then the three roles. What may be read before the wait is read past L1. early: x is
+// there before the kernel before this one has ended. The ids of rows beyond the pass are loaded too and not looked at.
 template <class CODE, class FACTORS, class FINISH>
 __device__ __forceinline__ void
 experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, int capacity, int experts,

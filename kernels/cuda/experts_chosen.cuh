@@ -9,7 +9,8 @@
 
 #include "kernels/cuda/ring.cuh"
 
-// first[i] of `count` experts is the lowest (row, slot) that chose it, and list[offset[i]] .. list[offset[i + 1] - 1] are all that did.
+// first[i] of `count` experts is the lowest (row, slot) that chose it, and list[offset[i]] .. list[offset[i + 1] - 1]
+// are all that did.
 struct experts_chosen {
     int32_t *ids, *first, *list, *offset;
     int32_t *which, *rank; // of a (row, slot): its expert among those listed, and its place in that one's list
@@ -52,8 +53,8 @@ __device__ __forceinline__ void end_offsets(int32_t *offset, int count)
         offset[0] = 0;
 }
 
-// One warp: numbers the experts of (row, slot)s base .. base + 31, of which this lane has i, and their (row, slot)s. Returns how many
-// experts are listed by now.
+// One warp: numbers the experts of (row, slot)s base .. base + 31, of which this lane has i, and their (row, slot)s.
+// Returns how many experts are listed by now.
 __device__ __forceinline__ int choose_some(const experts_chosen &c, int i, int experts, int count)
 {
     const int lane = threadIdx.x & 31, e = i < c.pairs ? c.ids[i] : -1;
@@ -80,8 +81,8 @@ __device__ __forceinline__ int choose_some(const experts_chosen &c, int i, int e
     return count + __popc(fresh);
 }
 
-// By all takers, when each has brought its part of the ids; what it wrote may be read after a barrier of the block. Returns the count to warp 0. The experts of a
-// single row are all different.
+// By all takers, when each has brought its part of the ids; what it wrote may be read after a barrier of the block.
+// Returns the count to warp 0. The experts of a single row are all different: nobody has to look for them.
 __device__ __forceinline__ int choose(const experts_chosen &c, int slots, int experts)
 {
     const int lane = threadIdx.x & 31;

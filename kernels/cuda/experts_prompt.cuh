@@ -2,8 +2,8 @@
 //
 // (row, slot) pairs sorted by expert and cut into tiles, for the prompt class of experts_up and experts_down.
 //
-// In the groups memory, as int32: from 16 on where each expert's pairs begin (experts + 1); then each expert's first tile (experts);
-// then the pairs as row * slots + slot, by expert.
+// In the groups memory, as int32: from 16 on where each expert's pairs begin (experts + 1); then each expert's first
+// tile (experts); then the pairs as row * slots + slot, by expert.
 // Invariant: the order of the pairs of an expert is of no consequence, since a pair's result is its own.
 
 #ifndef EXPERTS_PROMPT_CUH

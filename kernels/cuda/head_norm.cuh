@@ -11,7 +11,8 @@
 
 enum { HEAD_HELD = 8 }; // numbers of a lane that are under way at once
 
-// Weights of a lane's first numbers, and the frequency of its first pair: nobody writes them, so they may be taken before pdl_wait().
+// Weights of a lane's first numbers, and the frequency of its first pair: nobody writes them, so they may be taken
+// before pdl_wait().
 struct head_weights {
     float w[HEAD_HELD], frequency;
 };
@@ -36,8 +37,8 @@ DEVICE const float *head_of(const struct head_norm_args *a, int64_t r, int32_t h
     return a->x + r * a->ldx + (int64_t)head * a->head_stride;
 }
 
-DEVICE struct head_numbers head_numbers_of(const volatile float *x, int32_t dim,
-                                           int32_t lane) // volatile: asked for at once, here
+// volatile: asked for at once, here.
+DEVICE struct head_numbers head_numbers_of(const volatile float *x, int32_t dim, int32_t lane)
 {
     struct head_numbers held;
 #pragma unroll
@@ -46,7 +47,7 @@ DEVICE struct head_numbers head_numbers_of(const volatile float *x, int32_t dim,
     return held;
 }
 
-// Leaves n numbers in `row` as they are, each where its lane reads it.
+// Leaves the head's numbers in `row` as they are, each where its lane reads it.
 DEVICE void head_copy(const float *x, int32_t dim, const struct head_numbers &numbers, float *row, int32_t lane)
 {
 #pragma unroll
@@ -58,7 +59,8 @@ DEVICE void head_copy(const float *x, int32_t dim, const struct head_numbers &nu
         row[i] = x[i];
 }
 
-// Leaves the head, normed and rotated, in `row`, dim floats of shared memory that the warp has for itself; all lanes see all of it.
+// Leaves the head, normed and rotated, in `row`, dim floats of shared memory that the warp has for itself; all lanes
+// see all of it.
 DEVICE void head_norm_row(const struct head_norm_args *a, const float *x, const struct head_numbers &numbers,
                           const struct head_weights &weights, float *row, int32_t position, int32_t lane)
 {

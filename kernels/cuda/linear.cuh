@@ -85,7 +85,8 @@ static inline int32_t rows_aligned(const float *x, int64_t ld)
     return (uintptr_t)x % 16 == 0 && ld % 4 == 0;
 }
 
-// A block's shared memory: barriers, sums of two units, the ring, the window of x.
+// A block's shared memory: barriers, `turns` sets of sums, the ring, the window of x, then what the kernel has of its
+// own.
 struct room_plan {
     int32_t shift, capacity; // of the window
     int32_t slot_bytes, slots;
@@ -187,8 +188,8 @@ template <class DO> static inline void with_kernel(const struct weight *w, bool 
         with_code(w, [&](auto code) { with_rows(code, rows, do_it); });
 }
 
-// The same for weights of two encodings, which do not come in any order: a kernel for both where checkpoints have such products (routers
-// and gates beside quantised matrices), else code_mixed.
+// The same for weights of two encodings, which do not come in any order: a kernel for both where checkpoints have such
+// products (routers and gates beside quantised matrices), else code_mixed.
 template <class A, class B, class DO>
 static inline bool with_two(const struct weight *a, const struct weight *b, int rows, const DO &do_it)
 {

@@ -339,8 +339,8 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
     int prepared = 0; // 1 + half + 2 * second part
     cudaError_t error = cudaSuccess;
     plan.x = wide_rows_at(args->scratch, rows, args->k);
-    plan.early =
-        rows <= FEW_ROWS; // of more, blocks wait for each other's places, and the first stage would wait for all
+    // Of more rows, blocks wait for each other's places, and the first stage would wait for all that was asked for.
+    plan.early = rows <= FEW_ROWS;
     bool second = false;
     for (int i = 0; i < args->parts; i++) {
         second = second || (parts >> i & 1 && prompt_parts(&args->part[i].w) == 2);

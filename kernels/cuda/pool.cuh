@@ -2,8 +2,8 @@
 //
 // The pooled key of a completed block, by one warp: the mean of its raw keys as stored, its norm and its rotation.
 //
-// Invariant: a pooled row depends on its block's raw keys as stored and on the block's number alone, whether they were read back from
-// the cache or are on their way there.
+// Invariant: a pooled row depends on its block's raw keys as stored and on the block's number alone, whether they were
+// read back from the cache or are on their way there.
 
 #ifndef CUDA_POOL_CUH
 #define CUDA_POOL_CUH
@@ -36,7 +36,8 @@ struct pool_keys {
     int32_t old;
 };
 
-// The mean of `ratio` keys of n numbers; returns the lane's share of its sum of squares. All keys of four numbers are under way at once.
+// The mean of `ratio` keys of n numbers; returns the lane's share of its sum of squares. All keys of four numbers are
+// under way at once.
 template <typename T>
 DEVICE float pool_mean(float *mean, const struct pool_keys &keys, int32_t ratio, int32_t n, int32_t lane)
 {
@@ -69,7 +70,8 @@ DEVICE float pool_mean(float *mean, const struct pool_keys &keys, int32_t ratio,
     return sum;
 }
 
-// Pools the block that `position` completes; row: index_dim floats of shared memory of the warp. A page holds whole blocks.
+// Pools the block that `position` completes; row: index_dim floats of shared memory of the warp. A page holds whole
+// blocks.
 DEVICE void pool_block(const struct index_pool_args *a, const struct pool_keys &keys, const uint32_t *table,
                        int32_t position, float *row, int32_t lane)
 {

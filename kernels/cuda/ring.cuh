@@ -3,8 +3,8 @@
 // Weights of the decode class on their way: a block's ring of slots in shared memory. A slot holds a stage: some consecutive
 // blocks of k of the unit's panels, first all codes, then all scales, as in the pack.
 //
-// One warp puts stages, the others take them. There is one block on each multiprocessor, and the ring takes what room there is: blocks
-// of the next kernel beside it would come to lie two on one multiprocessor and none on another.
+// One warp puts stages, sixteen take them. There is one block on each multiprocessor, and the ring takes what room
+// there is: blocks of the next kernel beside it would come to lie two on one multiprocessor and none on another.
 // Invariant: stages are taken in the order in which they were put; nobody leaves a kernel while a copy is under way.
 
 #ifndef RING_CUH
@@ -13,7 +13,7 @@
 #include "kernels/cuda/decode.cuh"
 
 enum {
-    WARPS = 16, // that take; one more puts
+    WARPS = 16, // that take; one more puts, and a kernel may have others behind it
     TAKERS = 32 * WARPS,
     THREADS = TAKERS + 32,
     SLOTS_MOST = 6,
@@ -28,9 +28,10 @@ __host__ __device__ constexpr int ring_scale_bytes(int encoding)
                                                           : 0;
 }
 
-// How long stages are: all of k where a stage of that fits into `limit` bytes, for then the unit's panels are neighbours in the
-// pack; else one or two blocks a warp, or what fits into `long_limit`: a stage costs the warp that puts about a microsecond,
-// but the first one of a kernel is waited for as a whole. Which warp has a block does not depend on it.
+// How long stages are: all of k where a stage of that fits into `limit` bytes, for then the unit's panels are
+// neighbours in the pack; else one or two blocks a warp, or what fits into `long_limit`: every stage keeps the warp
+// that puts busy, however short, but the first one of a kernel is waited for as a whole. Which warp has a block does
+// not depend on it.
 struct stage_rule {
     int32_t limit, long_limit;
 };

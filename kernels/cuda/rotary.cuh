@@ -29,8 +29,8 @@ DEVICE void angle_turn(float angle, float *cosine, float *sine)
     *sine = quarter >= 2 ? -y : y;
 }
 
-// Rotates `row` in shared memory. Each lane takes pairs lane, lane + 32, ...; the caller keeps lanes in step around it. first: the
-// frequency of the lane's first pair, if it has one.
+// Rotates `row` in shared memory. Each lane takes pairs lane, lane + 32, ...; the caller keeps lanes in step around it.
+// first: the frequency of the lane's first pair, if it has one.
 DEVICE void rotary_row(float *row, int32_t rotary, const float *inverse_frequency, float first, int32_t position,
                        int32_t lane)
 {

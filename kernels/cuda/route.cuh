@@ -2,8 +2,8 @@
 //
 // The choice of a row's experts, as a function of one block: route, and products that do it in blocks of their own.
 //
-// Invariant: the router is fp32; experts are chosen by value, ties to the lower id. Every operation is named, so that no compiler flag
-// changes a bit.
+// Invariant: the router is fp32; experts are chosen by value, ties to the lower id. Every operation is named, so that
+// no compiler flag changes a bit.
 
 #ifndef ROUTE_CUH
 #define ROUTE_CUH
@@ -44,8 +44,8 @@ static inline bool route_fits(const struct route_args *a)
     return a->slots <= WARP && a->slots <= a->experts && a->experts <= ROUTE_MOST;
 }
 
-// The choices of row r, by threads 0 .. ROUTE_THREADS - 1 of a block; sync() is a barrier of those. Each warp puts its experts in order
-// as far as there are slots, then the first warp merges.
+// The choices of row r, by threads 0 .. ROUTE_THREADS - 1 of a block; sync() is a barrier of those. Each warp puts its
+// experts in order as far as there are slots, then the first warp merges.
 template <bool SIGMOID, class SYNC>
 DEVICE void route_row(const struct route_args &a, int64_t r, route_space *space, const SYNC &sync)
 {

@@ -2,11 +2,11 @@
 //
 // Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
 //
-// Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: of each row and block of 32 k the high parts,
-// then the low parts, then (behind all rows) the fp32 sums of the rows' 32 numbers. They come as they are, through the copy engine where
-// that can be, and are taken apart in place. A product has eight columns: with up to four rows the first four have high parts and the
-// others low ones, else there are two products. Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out
-// to the warps of a pair.
+// Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: of each row and block of 32
+// k the high parts, then the low parts, then (behind all rows) the fp32 sums of the rows' 32 numbers. They come as they
+// are, through the copy engine where that can be, and are taken apart in place. A product has eight columns: with up to
+// four rows the first four have high parts and the others low ones, else there are two products. Weights come through
+// the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
 //
 // Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: the products of a block in the order
 // of its steps, a warp's blocks ascending, high and low parts apart to the end; scaled encodings add scale * (block's product), then
@@ -154,9 +154,8 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (item < items)
             window_take(t, p, (from + p.block) * 32 + l * 8, brought, v);
-        float sum = sum_eight(v);
-        sum +=
-            __shfl_xor_sync(0xffffffffu, sum, 1); // so that four lanes have their numbers before one writes its parts
+        float sum = sum_eight(v); // its way through four lanes: all have their numbers before one writes its parts
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (item < items) {
             uint4 high, low;
@@ -213,8 +212,8 @@ template <class CODE> __device__ __forceinline__ uint4 column_part(const unsigne
     return make_uint4(first.x, first.y, second.x, second.y);
 }
 
-// One block. x: the lane's part of its column in the window, low parts 64 bytes behind high ones; s: the block's row sums.
-// EIGHT: rows have the eight columns, and `low` gets the low parts' sums.
+// One block. x: the lane's part of its column in the window, low parts 64 bytes behind high ones; s: the block's row
+// sums. EIGHT: rows have the eight columns, and `low` gets the low parts' sums.
 template <class CODE, bool EIGHT>
 __device__ __forceinline__ void block_product(const CODE &code, const unsigned char *x, const float *s, int mask, int l,
                                               float *sums, float *low)

@@ -27,8 +27,8 @@ __device__ __forceinline__ int wgmma_place(int r, int piece)
 }
 
 #ifndef CUDA_EMULATION
-typedef uint64_t
-    wgmma_source; // what a product reads: the place in shared memory; 8 rows are 1024 bytes, pieces permuted
+// What a product reads: the place in shared memory; 8 rows are 1024 bytes, pieces permuted.
+typedef uint64_t wgmma_source;
 
 __device__ __forceinline__ wgmma_source wgmma_rows(const void *shared)
 {

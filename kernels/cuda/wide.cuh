@@ -11,9 +11,9 @@
 // with all blocks' sums.
 //
 // Invariant: a row's result is, slice after slice added in ascending order, one chain over the slice's ascending
-// blocks, then over its blocks' sums, whatever NT, its place and its company; PARTS and slices come from the weight's
-// shape. A stage is read when all its copies have arrived at its barrier `full`, and its place is filled again when all
-// warps that multiply have arrived at `empty`, with the products that read it waited for.
+// blocks, then over its share of the blocks' sums, whatever NT, its place and its company; PARTS and slices come from
+// the weight's shape. A stage is read when all its copies have arrived at its barrier `full`, and its place is filled
+// again when all warps that multiply have arrived at `empty`, with the products that read it waited for.
 
 #ifndef WIDE_CUH
 #define WIDE_CUH
@@ -85,8 +85,8 @@ template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
     static constexpr int ROOM = (BLOCKS == 2 ? 108 : 220) * 1024 / STAGE;
     static constexpr int REGISTERS = GROUPS == 1 ? 216 : 232; // of a thread that multiplies, where COPY_REGISTERS copy
     static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 8 ? 8 : ROOM;
-    static constexpr int BYTES =
-        1024 + STAGES * (STAGE + 16) + ROWS * 4; // what the place may lack to 1024, stages, barriers, rows
+    // What the place may lack to 1024, stages, barriers, rows.
+    static constexpr int BYTES = 1024 + STAGES * (STAGE + 16) + ROWS * 4;
 };
 
 // What a block's threads know of the tile.

@@ -111,8 +111,8 @@ bool grammar_may_end(const struct grammar_state *state);
 bool grammar_mask(struct grammar *grammar, const struct grammar_state *state, uint32_t *words, int32_t *count,
                   struct error *error);
 
-// Why the last call that matched failed: the text is not allowed, a bound was hit, which another grammar would not, or memory ran
-// out.
+// Why the last call that matched failed: the text is not allowed, a bound was hit, which another grammar would not, or
+// memory ran out.
 enum grammar_fault { GRAMMAR_FITS, GRAMMAR_DENIES, GRAMMAR_LARGE, GRAMMAR_STARVED };
 enum grammar_fault grammar_fault(const struct grammar *grammar);
 

@@ -334,8 +334,8 @@ static void make_classes(struct grammar *g)
     }
 }
 
-// A place too large to begin with is refused here and not in the reply: with and without the line ends before it, up to the
-// end of any first token.
+// A place too large to begin with is refused here and not in the reply: with and without the line ends before it, up to
+// the end of any first token.
 static bool try_first(struct grammar *g, struct error *error)
 {
     struct grammar_state *first = malloc(sizeof *first);

@@ -25,8 +25,8 @@ enum {
 // {"type": "function", "function": {...}} or the function object itself.
 const json_t *tools_find(const json_t *tools, const char *name, size_t bytes);
 
-// The types that a parameter may have: PARAMETER_ANY where the schema says nothing about a declared one, a string for one that it does
-// not declare. Bad schemas count as silent.
+// The types that a parameter may have: PARAMETER_ANY where the schema says nothing about a declared one, a string for
+// one that it does not declare. Bad schemas count as silent.
 unsigned schema_types(const json_t *function, const char *key, size_t bytes);
 // Whether the schema declares it.
 bool schema_declares(const json_t *function, const char *key, size_t bytes);

@@ -19,9 +19,9 @@ struct conversation {
     const char *wrong; // after a failure: the field that is at fault; static
 };
 
-// Reads messages, tools and the template's switches (the caller keeps all; tools and kwargs may be NULL). Contents become text,
-// arguments of calls objects; leading system and developer messages become one. false: error says which message and why, c->wrong which field, and nothing is left
-// to close.
+// Reads messages, tools and the template's switches (the caller keeps all; tools and kwargs may be NULL). Contents
+// become text, arguments of calls objects; leading system and developer messages become one. false: error says which
+// message and why, c->wrong which field, and nothing is left to close.
 bool conversation_read(struct conversation *c, const json_t *messages, json_t *tools, const json_t *kwargs,
                        struct error *error);
 void conversation_close(struct conversation *c); // any that is zero or was read

@@ -72,8 +72,8 @@ struct server {
     void *extra;                      // of whoever adds to the server; see routes.c
 };
 
-// Everything that needs no engine, so that what is wrong is known before one loads: keys are read, the address is taken, though
-// nobody is let in. On failure *out is NULL. The caller closes it.
+// Everything that needs no engine, so that what is wrong is known before one loads: keys are read, the address is
+// taken, though nobody is let in. On failure *out is NULL. The caller closes it.
 bool server_open(struct server **out, const struct server_options *options, struct error *error);
 
 // Starts serving: engine thread, workers, listener. The engine is the server's until server_close, after a failure too.

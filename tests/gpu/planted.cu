@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Red controls of the sanitizers: `planted TOOL` makes the error that the tool must find, and is right otherwise. `planted gpu` says
-// which GPU is here, once a kernel of this build has run on it: exit code 2 and one line when there is none that can be used.
+// Red controls of the sanitizers: `planted TOOL` makes the error that the tool must find, and is right otherwise.
+// `planted gpu` says which GPU is here, once a kernel of this build has run on it: exit code 2 and one line when there
+// is none that can be used.
 
 #include <cstdio>
 #include <cstring>
