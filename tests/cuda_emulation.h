@@ -34,7 +34,7 @@ struct emulated_index {
 };
 static struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-enum { EMULATED_THREADS = 2048, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8 };
+enum { EMULATED_THREADS = 4352, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8 };
 
 struct emulated_barrier {
     unsigned int arrived, generation;
@@ -210,6 +210,11 @@ static inline void cluster_sync(void)
 template <typename T> static inline T *cluster_map(T *mine, unsigned int rank)
 {
     return (T *)(emulation.room[rank].shared + ((unsigned char *)mine - emulation.here->shared));
+}
+
+static inline int clusters_at_once(const void *, int threads, size_t, int cluster)
+{
+    return cluster <= EMULATED_CLUSTER && cluster * threads <= EMULATED_THREADS ? 1 << 20 : 0;
 }
 
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
@@ -617,6 +622,28 @@ static inline void stage_wait(uint64_t *barrier, uint32_t parity)
         emulated_yield();
     }
     emulation.progress++;
+}
+// Boxes (kernels/cuda/cluster.cuh): a stage whose bytes other blocks put.
+static inline void box_open(uint64_t *came, int bytes)
+{
+    stage_open(came, 1);
+    emulated_expect(came, bytes);
+}
+static inline void box_put(float *to, uint64_t *came, unsigned int rank, float x, float y)
+{
+    struct emulated_stage s;
+    float *place = cluster_map(to, rank);
+    place[0] = x;
+    place[1] = y;
+    came = cluster_map(came, rank);
+    emulated_expect(came, -8);
+    memcpy(&s, came, sizeof s);
+    if (s.bytes == 0)
+        stage_arrive(came);
+}
+static inline void box_wait(uint64_t *came)
+{
+    stage_wait(came, 0);
 }
 static inline void some_wait(int threads)
 {

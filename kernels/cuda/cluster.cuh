@@ -153,6 +153,31 @@ static inline size_t block_room(void)
     return (size_t)bytes;
 }
 
+// How many clusters of `cluster` blocks run at once, when the kernel's blocks have a multiprocessor each: the same for all such kernels.
+static inline int clusters_at_once(const void *kernel, int threads, size_t shared, int cluster)
+{
+    enum { LARGEST = 8 };
+    static int most[LARGEST + 1];
+    if (!clusters_available() || cluster > LARGEST || cluster < 1)
+        return 0;
+    if (most[cluster] == 0) {
+        cudaLaunchAttribute attribute = {};
+        attribute.id = cudaLaunchAttributeClusterDimension;
+        attribute.val.clusterDim.x = (unsigned)cluster;
+        attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3((unsigned)cluster);
+        config.blockDim = dim3((unsigned)threads);
+        config.dynamicSmemBytes = shared;
+        config.attrs = &attribute;
+        config.numAttrs = 1;
+        if (launch_prepare(kernel, shared, *pdl_switch()) != cudaSuccess ||
+            cudaOccupancyMaxActiveClusters(&most[cluster], kernel, &config) != cudaSuccess || most[cluster] < 1)
+            most[cluster] = -1; // none
+    }
+    return most[cluster];
+}
+
 // launch() with clusters of `cluster` blocks along x.
 template <typename... P, typename... A>
 static inline cudaError_t launch_cluster(cudaStream_t stream, dim3 grid, dim3 block, size_t shared, unsigned cluster,

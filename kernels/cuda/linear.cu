@@ -4,15 +4,18 @@
 //
 // A unit of work is some pairs of panels (32 outputs each) of one part and one slice of k; `splits` warps share each pair.
 // All parts' units form one list that the blocks, one a multiprocessor, walk with a stride. Where there are few pairs and a long
-// k, several blocks share a pair (slices): each leaves its sums in scratch, and the last to come adds them in the order of the
-// slices.
+// k, several blocks share a pair (slices). They are a cluster whose first block gets all sums; where that cannot be, each leaves its
+// sums in scratch, and the last to come adds them. Either way in the order of the slices.
 // A step's launch may have blocks more, which make a row's choices of experts instead (route.cuh).
 // Invariant: cuts of k come from the shapes of the launch; sums are added in ascending order of k, whoever adds them.
 
 #include "kernels/cuda/linear.cuh"
 #include "kernels/cuda/route.cuh"
+#ifndef CUDA_EMULATION
+#include "kernels/cuda/cluster.cuh"
+#endif
 
-enum { COUNTERS = 1 << 17, SLICES_MOST = 16, STREAMS_MOST = 4 };
+enum { COUNTERS = 1 << 17, SLICES_MOST = 8, STREAMS_MOST = 4 };
 
 // How many slices of a group have come; zero between launches, since the last to come clears it.
 __device__ unsigned int slice_counter[COUNTERS];
@@ -35,6 +38,7 @@ struct linear_plan {
     int32_t capacity;              // rows that the launch is made for
     int32_t units, tiles;          // tiles of TILE_ROWS rows that the capacity has
     int32_t blocks;                // that have units
+    int32_t cluster;               // slices of a group are a cluster
     struct {
         stage_source source;
         int32_t first, groups; // first unit; groups of WARPS / splits pairs
@@ -57,8 +61,8 @@ __device__ __forceinline__ linear_unit unit_at(const struct linear_args &a, cons
     u.to = plan.part[u.part].source.blocks;
     if (plan.slices > 1) {
         const int blocks = u.to;
-        u.slice = u.group / plan.part[u.part].groups;
-        u.group -= u.slice * plan.part[u.part].groups;
+        u.slice = u.group % plan.slices;
+        u.group /= plan.slices;
         u.from = share_begin(blocks, u.slice, plan.slices);
         u.to = share_begin(blocks, u.slice + 1, plan.slices);
     }
@@ -125,6 +129,47 @@ __device__ __forceinline__ void linear_mix(const linear_plan &plan, const linear
     plan.step.y[(int64_t)r * plan.step.dim + o] = __fmul_rn(sum, 1.0f / (float)STREAMS_MOST);
 }
 
+// Where the first block of a cluster gets the sums: in the second set of its own, which a block of one unit leaves alone.
+__device__ __forceinline__ uint64_t *linear_came(unsigned char *memory)
+{
+    return (uint64_t *)(memory + sizeof(ring_barriers));
+}
+
+// Adds the slices' numbers i of a unit, each `all` behind the one before, in their order.
+template <class NUMBER> __device__ __forceinline__ float sliced(int slices, const NUMBER &number)
+{
+    float t[SLICES_MOST], v;
+#pragma unroll
+    for (int s = 0; s < SLICES_MOST; s++)
+        t[s] = s < slices ? number(s) : 0.0f;
+    v = t[0];
+#pragma unroll
+    for (int s = 1; s < SLICES_MOST; s++)
+        v += t[s];
+    return v;
+}
+
+// Adds the warps' sums of each pair, puts them into the first block's box, and stores there.
+__device__ __forceinline__ void linear_meet(const struct linear_args &a, const linear_plan &plan, const linear_unit &u,
+                                            int rows, float factor, const float *sums, unsigned char *memory)
+{
+    const int shift = plan.room.shift, wide = 32 << shift, all = plan.pairs * wide;
+    float *box = room_sums(plan.room, memory, 1);
+    some_wait(TAKERS);
+    cluster_wait(); // the first block has opened its box
+    for (int i = 2 * threadIdx.x; i < all; i += 2 * TAKERS) {
+        const float *from = sums + (i >> (shift + 5)) * plan.splits * wide + (i & (wide - 1));
+        box_put(box + u.slice * all + i, linear_came(memory), 0, reduced(from, plan.splits, wide),
+                reduced(from + 1, plan.splits, wide));
+    }
+    if (u.slice != 0)
+        return;
+    box_wait(linear_came(memory));
+    for (int i = threadIdx.x; i < all; i += TAKERS)
+        linear_store(a.part[u.part], factor, u.first * 32 + (i >> shift), i & ((1 << shift) - 1), rows,
+                     sliced(plan.slices, [&](int slice) { return box[slice * all + i]; }));
+}
+
 // Adds the warps' sums of each pair, then, with several slices, the blocks' sums; stores the outputs. turn: units so far; factor: of
 // the part.
 __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const linear_plan &plan,
@@ -159,15 +204,12 @@ __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const
     if (*arrived != (unsigned int)slices - 1)
         return;
     for (int i = begin; i < all; i += TAKERS) {
-        const float *from = partial + i; // moves on: sixteen addresses would take as many registers
-        float t[SLICES_MOST], v;
-#pragma unroll
-        for (int s = 0; s < SLICES_MOST; s++, from += all)
-            t[s] = s < slices ? __ldcg(from) : 0.0f;
-        v = t[0];
-#pragma unroll
-        for (int s = 1; s < SLICES_MOST; s++)
-            v += t[s];
+        const float *from = partial + i; // moves on: as many addresses would take as many registers
+        const float v = sliced(slices, [&](int slice) {
+            const float *at = from;
+            from += all;
+            return slice < slices ? __ldcg(at) : 0.0f;
+        });
         linear_store(part, factor, u.first * 32 + (i >> shift), (tile << shift) + (i & ((1 << shift) - 1)), rows, v);
     }
     if (threadIdx.x == 0)
@@ -212,7 +254,9 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.sums = sums + (warp * 32 << plan.room.shift);
             const float factor = a.part[u.part].alpha * (s.w->global ? *s.w->global : 1.0f);
             share_run<CODE, EIGHT>::run(&s);
-            if (plan.step.y)
+            if (plan.cluster)
+                linear_meet(a, plan, u, rows, factor, sums, memory);
+            else if (plan.step.y)
                 linear_mix(plan, u, tile, rows, turn, factor, sums);
             else
                 linear_reduce(a, plan, u, tile, rows, turn, factor, sums, arrived);
@@ -248,9 +292,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         linear_route(plan, memory);
         return;
     }
-    if (threadIdx.x == TAKERS)
+    if (threadIdx.x == TAKERS) {
         ring_open((ring_barriers *)memory, plan.room.slots);
+        if (plan.cluster)
+            box_open(linear_came(memory), plan.slices * plan.pairs * (32 << plan.room.shift) * 4);
+    }
     __syncthreads();
+    if (plan.cluster)
+        cluster_arrive_read();
     if (threadIdx.x < TAKERS) {
         linear_take<CODE, EIGHT>(a, plan, memory, &arrived);
     } else {
@@ -361,17 +410,28 @@ template <class DO> static void linear_kernel(const struct linear_args *a, int r
         with_two_kernel(first, other, rows, do_it);
 }
 
+// Whether slices may be clusters: each block has one unit and one tile, whose sums fit into a box, and they all run at once.
+static bool linear_clusters(const linear_plan &plan, const void *kernel, size_t shared)
+{
+    return plan.slices > 1 && plan.slices * plan.pairs <= WARPS && plan.tiles == 1 && plan.step.rows == 0 &&
+           plan.units == plan.blocks &&
+           plan.units / plan.slices <= clusters_at_once(kernel, THREADS, shared, plan.slices);
+}
+
 static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
 {
     size_t shared;
     const int64_t all = (int64_t)rows * (args->row_multiple > 1 ? args->row_multiple : 1);
-    const linear_plan plan = linear_plan_make(args, step, all, &shared);
+    linear_plan plan = linear_plan_make(args, step, all, &shared);
     if (plan.units == 0)
         return cudaErrorInvalidValue;
     cudaError_t error = cudaErrorInvalidValue;
     linear_kernel(args, tile_rows_for(all), [&](auto code, auto eight) {
-        error = launch(stream, dim3(plan.blocks + plan.step.rows), dim3(THREADS), shared,
-                       linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value>, *args, plan);
+        auto kernel = linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value>;
+        plan.cluster = linear_clusters(plan, (const void *)kernel, shared);
+        plan.blocks = plan.cluster ? plan.units : plan.blocks;
+        error = launch_cluster(stream, dim3(plan.blocks + plan.step.rows), dim3(THREADS), shared,
+                               plan.cluster ? (unsigned)plan.slices : 1u, kernel, *args, plan);
     });
     return error;
 }
