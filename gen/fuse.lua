@@ -100,7 +100,7 @@ local function append_step(ops, i)
     local norms = pools and 2 or 1
     if pools then next = next + 1 end
     for at = next, next + norms - 1 do
-        if not is(at, "head_norm") then return next - i end
+        if not is(at, "head_norm") or reads(ops[at], written(op)) then return next - i end
     end
     return next + norms - i
 end

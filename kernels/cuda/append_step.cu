@@ -167,7 +167,7 @@ static cudaError_t append_launch(cudaStream_t stream, const void *const *args, c
             return cudaErrorNotSupported;
         room = norm.dim > room ? norm.dim : room;
     }
-    room = pool && a.append.layout.index_dim > room ? a.append.layout.index_dim : room;
+    room = a.append.index && a.append.layout.index_dim > room ? a.append.layout.index_dim : room;
     for (int kind = ITEM_INDEX; kind < ITEM_NONE; kind++)
         items += item_count(a, kind);
     const dim3 grid(blocks_for(items, ITEM_WARPS), (unsigned)rows);

@@ -192,8 +192,12 @@ template <int D> static cudaError_t attention_launch(cudaStream_t stream, const 
     return launch_cluster(stream, grid, WARPS * WARP, bytes, parts, attention_kernel<D>, *a, fast);
 }
 
-extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attention_args *a, int rows)
+extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attention_args *args, int rows)
 {
+    struct attention_args all = *args;
+    const struct attention_args *a = &all;
+    if (a->row_class != CLASS_DECODE) // kernels of the prompt class let the next one start before their own wait
+        all.early = 0;
     if (attention_rows_fits(a))
         return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows) : attention_rows<128>(stream, a, rows);
     // Few clusters: one block a processor with more in flight; many: more blocks.

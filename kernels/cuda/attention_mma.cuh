@@ -133,17 +133,6 @@ DEVICE void mma_rows(uint32_t *a, const uint16_t *rows, int32_t ld, int32_t k)
     a[3] = mma_word(p + 8 * ld + 8);
 }
 
-// Asks L2 for the rows that mma_find found first; some may be written yet, there.
-template <int DIM> DEVICE void mma_ask(const struct mma_space<DIM> *s, int64_t value_offset)
-{
-    const uint8_t *key = s->key[0][threadIdx.x];
-#pragma unroll
-    for (int at = 0; key && at < 2 * DIM; at += MMA_LINE) {
-        prefetch_l2(key + at);
-        prefetch_l2(key + value_offset + at);
-    }
-}
-
 // ---- queries -------------------------------------------------------------------------------------------------------------------
 
 // The warp's dims of the queries: pair i of a step has head g + 8 (i % 2) of the lane, dims 2 t + 8 (i / 2) and the

@@ -264,12 +264,13 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
     for (int number = 0; number < STAGE_RULES; number++) {
         const stage_rule rule = stage_rule_at(number, bytes);
         plan.up = stage_source_make(w, plan.splits, rule);
-        int slot = stage_bytes(w, plan.splits, rule);
+        int slot = stage_bytes(w, plan.splits, rule), step = plan.up.step;
         if (other) {
             plan.gate = stage_source_make(other, plan.splits, rule);
             slot = stage_bytes(other, plan.splits, rule) > slot ? stage_bytes(other, plan.splits, rule) : slot;
+            step = plan.gate.step > step ? plan.gate.step : step;
         }
-        plan.room = room_plan_make(blocks, tile, slot, plan.up.step, SUM_SETS * (other ? 2 : 1),
+        plan.room = room_plan_make(blocks, tile, slot, step, SUM_SETS * (other ? 2 : 1),
                                    chosen_bytes(rows * slots, experts), shared);
         if (plan.room.slots >= SLOTS_LEAST)
             break;

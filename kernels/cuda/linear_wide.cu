@@ -303,9 +303,6 @@ static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *ar
     const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS * plan.slices),
                     (pairs + SHAPE::WARPS - 1) / SHAPE::WARPS);
     auto kernel = linear_wide_kernel<CODE, NT, PARTS, GROUPS>;
-    cudaError_t error = launch_prepare((const void *)kernel, (size_t)SHAPE::BYTES, true);
-    if (error != cudaSuccess)
-        return error;
     return launch_cluster(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, (unsigned)plan.slices, kernel,
                           *args, plan);
 }

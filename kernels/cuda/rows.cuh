@@ -154,9 +154,10 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (item < items)
             window_take(t, p, (from + p.block) * 32 + l * 8, brought, v);
-        float sum = sum_eight(v); // its way through four lanes: all have their numbers before one writes its parts
+        float sum = sum_eight(v);
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        __syncwarp(); // four lanes have their numbers before one writes its parts
         if (item < items) {
             uint4 high, low;
             split_eight(v, &high, &low);
@@ -272,8 +273,8 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
     const bool live = s->pair * 32 < s->w->n;
     const uint8_t *apart = s->w->scale; // scales that do not go through the ring
     if (CODE::APART)
-        apart +=
-            s->expert * s->w->scale_stride + (int64_t)(live ? 2 * s->pair + (panel & 1) : 0) * scale_panel_bytes(s->w);
+        apart += s->expert * s->w->scale_stride +
+                 (int64_t)min(2 * s->pair + (panel & 1), (s->w->n + 15) / 16 - 1) * scale_panel_bytes(s->w);
     float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
