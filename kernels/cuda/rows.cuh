@@ -272,9 +272,10 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
               column_at = EIGHT ? column * stride : (column >> 2) * 64 + (column & mask) * stride;
     const bool live = s->pair * 32 < s->w->n;
     const uint8_t *apart = s->w->scale; // scales that do not go through the ring
-    if (CODE::APART)
-        apart += s->expert * s->w->scale_stride +
-                 (int64_t)min(2 * s->pair + (panel & 1), (s->w->n + 15) / 16 - 1) * scale_panel_bytes(s->w);
+    if (CODE::APART) {
+        const int last = (s->w->n + 15) / 16 - 1, own = 2 * s->pair + (panel & 1); // a pair may lack its second panel
+        apart += s->expert * s->w->scale_stride + (int64_t)(own < last ? own : last) * scale_panel_bytes(s->w);
+    }
     float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
