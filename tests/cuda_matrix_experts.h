@@ -58,7 +58,10 @@ static void moe_call(const struct moe *m, int first, int count, int capacity, fl
     up.ldx = m->k;
     up.activation = m->gated ? ACT_SILU : ACT_RELU2;
     up.x = m->x_device + (int64_t)first * m->k;
-    up.ids = (const int32_t *)put(m->ids + first * SLOTS, count * SLOTS * 4);
+    int32_t *ids = (int32_t *)calloc((size_t)(capacity * SLOTS), 4); // of all rows that the launch is made for
+    memcpy(ids, m->ids + first * SLOTS, (size_t)(count * SLOTS) * 4);
+    up.ids = (const int32_t *)put(ids, capacity * SLOTS * 4);
+    free(ids);
     if (m->gated)
         up.gate = m->gate_w;
     up.up = m->up_w;

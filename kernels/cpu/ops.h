@@ -69,7 +69,7 @@ struct experts_up_args {
     const struct pass *pass;
     int32_t row_class, experts, slots, k, inner, ldx, activation;
     const float *x;
-    const int32_t *ids; // [rows][slots]
+    const int32_t *ids; // [rows][slots], of all rows that the launch is made for: more may be read than the pass has
     struct weight gate, up;
     float *h;      // [rows][slots][inner]
     void *groups;  // experts_groups_bytes(rows capacity, slots, experts)
