@@ -34,13 +34,9 @@ good() {
 }
 
 count=0 failures=0
-check() { # name, expected code, expected line, options of run
-    name=$1 code=$2 line=$3
-    shift 3
-    text=$(LUA=build/cuda/lua SANITIZER=./sanitizer tests/gpu/run "$@" 2>&1)
-    got=$?
+tell() { # 0: the check `name` holds for what run printed, `text`, and its exit code, `got`
     count=$((count + 1))
-    if [ $got = "$code" ] && echo "$text" | grep -q -- "$line"; then
+    if [ "$1" = 0 ]; then
         echo "ok $count - $name"
     else
         failures=$((failures + 1))
@@ -48,6 +44,15 @@ check() { # name, expected code, expected line, options of run
         echo "# exit code $got"
         echo "$text" | tail -20 | sed "s/^/# /"
     fi
+}
+
+check() { # name, expected code, expected line, options of run
+    name=$1 code=$2 line=$3
+    shift 3
+    text=$(LUA=build/cuda/lua SANITIZER=./sanitizer tests/gpu/run "$@" 2>&1)
+    got=$?
+    [ $got = "$code" ] && echo "$text" | grep -q -- "$line"
+    tell $?
 }
 
 good
@@ -83,15 +88,8 @@ refused() { # name, text, options of run
     shift 2
     text=$(cd "$from" && LUA=build/cuda/lua SANITIZER=./sanitizer "$root/tests/gpu/run" "$@" 2>&1)
     got=$?
-    count=$((count + 1))
-    if [ $got = 2 ] && [ "$(echo "$text" | wc -l)" = 1 ] && echo "$text" | grep -qF -- "$line"; then
-        echo "ok $count - $name"
-    else
-        failures=$((failures + 1))
-        echo "not ok $count - $name"
-        echo "# exit code $got"
-        echo "$text" | tail -20 | sed "s/^/# /"
-    fi
+    [ $got = 2 ] && [ "$(echo "$text" | wc -l)" = 1 ] && echo "$text" | grep -qF -- "$line"
+    tell $?
 }
 
 from=$root
