@@ -133,10 +133,7 @@ static inline bool clusters_available(void)
 {
     static int state = -1;
     if (state < 0) {
-        int device = 0, major = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-        state = major >= 9;
+        state = card_attribute(cudaDevAttrComputeCapabilityMajor) >= 9;
     }
     return state;
 }
@@ -146,14 +143,14 @@ static inline size_t block_room(void)
 {
     static int bytes = 0;
     if (bytes == 0) {
-        int device = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        bytes = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     }
     return (size_t)bytes;
 }
 
-// How many clusters of `cluster` blocks run at once, when the kernel's blocks have a multiprocessor each: the same for all such kernels.
+#if !defined(CUDA_FIBERS) // whose kernels do not ask
+// How many clusters of `cluster` blocks run at once, when the kernel's blocks have a multiprocessor each: the same for
+// all such kernels.
 static inline int clusters_at_once(const void *kernel, int threads, size_t shared, int cluster)
 {
     enum { LARGEST = 8 };
@@ -177,6 +174,7 @@ static inline int clusters_at_once(const void *kernel, int threads, size_t share
     }
     return most[cluster];
 }
+#endif
 
 // launch() with clusters of `cluster` blocks along x.
 template <typename... P, typename... A>

@@ -10,6 +10,8 @@
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH
 
+#include "kernels/cuda/card.cuh"
+
 #include <cuda_runtime.h>
 #include <stdlib.h>
 
@@ -35,10 +37,8 @@ inline int *pdl_switch(void)
     static int state = -1;
     if (state < 0) {
         const char *off = getenv("PDL");
-        int device = 0, major = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-        state = major >= 9 && !(off && off[0] == 'o' && off[1] == 'f') ? 1 : 0;
+        state =
+            card_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 && !(off && off[0] == 'o' && off[1] == 'f') ? 1 : 0;
     }
     return &state;
 }

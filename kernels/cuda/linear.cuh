@@ -7,6 +7,7 @@
 #ifndef LINEAR_CUH
 #define LINEAR_CUH
 
+#include "kernels/cuda/card.cuh"
 #include "kernels/cuda/rows.cuh"
 
 enum {
@@ -25,9 +26,7 @@ static inline int multiprocessors(void)
 {
     static int count = 0;
     if (count == 0) {
-        int device = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+        count = card_attribute(cudaDevAttrMultiProcessorCount);
         count = count > 0 ? count : 1;
     }
     return count;
@@ -38,9 +37,7 @@ static inline int shared_most(void)
 {
     static int bytes = 0;
     if (bytes == 0) {
-        int device = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        bytes = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
         bytes = bytes < 48 * 1024 ? 48 * 1024 : bytes > SHARED_MOST ? SHARED_MOST : bytes;
     }
     return bytes;

@@ -13,10 +13,7 @@ bool wide_available(const struct weight *w)
 #elif defined(WITH_WGMMA)
     static int state = -1;
     if (state < 0) {
-        int device = 0, major = 0;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-        state = major == 9;
+        state = card_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
     }
     return state && wide_encoding(w);
 #else
