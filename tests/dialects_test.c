@@ -275,6 +275,100 @@ static void refusals(void)
     ok(!wrong, "what cannot be done is refused with its field", NULL);
 }
 
+// What is no tool is refused in every dialect, whether the model can call any or not.
+static void tools_refused(void)
+{
+    static const struct {
+        handler *handle;
+        const char *body, *tool;
+    } ways[] = {
+        {chat_handle, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [%s]}",
+         "{\"type\": \"function\", \"function\": {\"name\": %s, \"description\": %s, \"parameters\": %s}}"},
+        {chat_handle,
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"none\", \"tools\": [%s]}",
+         "{\"type\": \"function\", \"function\": {\"name\": %s, \"description\": %s, \"parameters\": %s}}"},
+        {messages_handle,
+         "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [%s]}",
+         "{\"type\": \"custom\", \"name\": %s, \"description\": %s, \"input_schema\": %s}"},
+        {responses_handle, "{\"input\": \"x\", \"tools\": [%s]}",
+         "{\"type\": \"function\", \"name\": %s, \"description\": %s, \"parameters\": %s}"},
+    };
+    static const struct {
+        const char *name, *text, *schema, *field; // field: that is at fault; NULL: none
+    } tools[] = {
+        {"\"f\"", "\"d\"", "{}", NULL},
+        {"\"f\"", "null", "{}", NULL},
+        {"3", "\"d\"", "{}", "name"},
+        {"\"\"", "\"d\"", "{}", "name"},
+        {"null", "\"d\"", "{}", "name"},
+        {"\"f\"", "3", "{}", "description"},
+        {"\"f\"", "[\"d\"]", "{}", "description"},
+        {"\"f\"", "\"d\"", "3", NULL},
+    };
+    const enum reply_dialect before = server.style.dialect;
+    static const enum reply_dialect styles[] = {REPLY_PLAIN, REPLY_XML};
+    for (int s = 0; s < 2; s++) {
+        int wrong = 0;
+        server.style.dialect = styles[s];
+        for (size_t w = 0; w < 4; w++)
+            for (size_t t = 0; t <= sizeof tools / sizeof *tools; t++) {
+                char tool[512], body[1200], twice[1040], field[80];
+                const bool doubled = t == sizeof tools / sizeof *tools;
+                const char *at = doubled ? "name" : tools[t].field;
+                if (!doubled && !strcmp(tools[t].schema, "3"))
+                    at = ways[w].handle == messages_handle ? "input_schema" : "parameters";
+                snprintf(tool, sizeof tool, ways[w].tool, tools[doubled ? 0 : t].name, tools[doubled ? 0 : t].text,
+                         tools[doubled ? 0 : t].schema);
+                snprintf(twice, sizeof twice, doubled ? "%s, %s" : "%s", tool, tool);
+                snprintf(body, sizeof body, ways[w].body, twice);
+                snprintf(field, sizeof field,
+                         ways[w].handle == messages_handle ? "tools.%d.%s"
+                         : ways[w].handle == chat_handle   ? "tools[%d].function.%s"
+                                                           : "tools[%d].%s",
+                         doubled, at ? at : "");
+                const bool took = ask(ways[w].handle, parsed(body), NULL);
+                if (at ? took || sent.status != 400 || strncmp(text_at(sent.whole, "message"), field, strlen(field))
+                       : !took) {
+                    printf("# %s: %d %s\n", body, sent.status, text_at(sent.whole, "message"));
+                    wrong++;
+                }
+                over();
+            }
+        ok(!wrong, s ? "and by one that has them" : "what is no tool is refused by a model without calls", NULL);
+    }
+    server.style.dialect = before;
+}
+
+// Tokens of reasoning are those before the closing marker, however that is cut into tokens.
+static void reasoning_counts(void)
+{
+    static const struct {
+        const char *text;
+        size_t piece;
+        int tokens;
+    } rows[] = {{"Thought.\n</think>\n\nHello", 1, 9},
+                {"\n</think>\n\nHello", 1, 1},
+                {"a<</think>b", 1, 2},
+                {"a</thin</think>b", 1, 7},
+                {"Thought", 1, 7},
+                {"a</thi", 1, 6}};
+    bool good = true;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ask(chat_handle, request(&dialects[0], hello(), false), NULL);
+        say(rows[i].text, rows[i].piece, false);
+        if (exchange.answer.reasoning_tokens != rows[i].tokens) {
+            printf("# %s: %d tokens\n", rows[i].text, exchange.answer.reasoning_tokens);
+            good = false;
+        }
+        over();
+    }
+    ask(chat_handle, request(&dialects[0], hello(), false), NULL);
+    say("\n</think>\n\n", 1000, false); // the marker is one token
+    good = good && exchange.answer.reasoning_tokens == 1;
+    over();
+    ok(good, "markers are no tokens of reasoning", NULL);
+}
+
 static void kept_replies(void)
 {
     const struct dialect_test *d = &dialects[2];
@@ -373,6 +467,8 @@ int main(void)
     prompts();
     counting();
     refusals();
+    tools_refused();
+    reasoning_counts();
     page();
     kept_replies();
     forget();

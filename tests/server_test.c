@@ -237,7 +237,7 @@ static void ranges(void)
         {"logprobs", {"1", "\"true\"", "[]", "{}", "0"}},
         {"stop", {"1", "[1]", "\"\"", "[\"\"]", "{}"}},
         {"logit_bias", {"1", "{\"x\":1}", "{\"-1\":1}", "{\"1\":101}", "{\"999999\":1}"}},
-        {"priority", {"true", "1.5", "[]", "{}", "[1]"}},
+        {"priority", {"true", "0", "\"high\"", "\"\"", "[\"background\"]"}},
         {"stream_options", {"1", "true", "\"x\"", "[]", "{\"include_usage\":1}"}},
         {"reasoning_effort", {"1", "\"lots\"", "[]", "true", "{}"}},
         {"chat_template_kwargs", {"1", "\"x\"", "[]", "true", "{\"messages\":[]}"}},

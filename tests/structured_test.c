@@ -156,6 +156,9 @@ static void test_refusals(void)
         {"{\"response_format\":{\"type\":\"json_schema\"}}", "json_schema must be an object"},
         {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"contains\":{}}}}}",
          "\"contains\" is not supported"},
+        {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":null}}}",
+         "json_schema must be an object"},
+        {"{\"response_format\":{}}", "type must be one of"},
         {"{\"guided_json\":\"{\"}", "no JSON schema"},
         {"{\"guided_regex\":\"(\"}", ") is missing"},
         {"{\"guided_choice\":[]}", "at least one text"},
@@ -174,6 +177,62 @@ static void test_refusals(void)
         ok(!took && sent.status == 400 && strstr(message, bodies[i].says), name, message);
         over();
     }
+}
+
+// A form is refused under the name that the client's dialect has for it, and so is one that fails in the middle of a reply.
+static void test_names(void)
+{
+    static const struct {
+        handler *handle;
+        const char *name, *param, *body; // %s: the form
+    } ways[] = {
+        {chat_handle, "response_format", "response_format",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"json_schema\",\"json_"
+         "schema\":{%s}}}"},
+        {responses_handle, "text.format", "text.format",
+         "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",%s}}}"},
+        {messages_handle, "output_format", NULL,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":9,\"output_format\":{\"type\":\"json_"
+         "schema\",%s}}"},
+        {messages_handle, "output_config.format", NULL,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":9,\"output_config\":{\"format\":{"
+         "\"type\":\"json_schema\",%s}}}"},
+    };
+    static const char *const refused[] = {"\"schema\":null", "\"name\":\"x\"", "\"schema\":3",
+                                          "\"schema\":{\"contains\":{}}"};
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        bool good = true;
+        char body[512], text[128];
+        for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+            snprintf(body, sizeof body, ways[w].body, refused[i]);
+            snprintf(text, sizeof text, "%s: ", ways[w].name);
+            const bool took = ask(ways[w].handle, json_loads(body, 0, NULL), NULL);
+            const char *param = json_string_value(json_object_get(sent.whole, "param"));
+            good = good && !took && sent.status == 400 &&
+                   strstr(text_at(sent.whole, "message"), text) == text_at(sent.whole, "message") &&
+                   (!ways[w].param || (param && !strcmp(param, ways[w].param)));
+            if (!good)
+                printf("# %s: %d %s\n", body, sent.status, text_at(sent.whole, "message"));
+            over();
+        }
+        snprintf(body, sizeof body, ways[w].body, "\"schema\":{\"type\":\"null\"}");
+        good = ask(ways[w].handle, json_loads(body, 0, NULL), NULL) && good;
+        good = good && exchange.job->grammar && !strcmp(exchange.job->grammar_field, ways[w].name);
+        over();
+        snprintf(text, sizeof text, "a form is called %s where it is asked for so", ways[w].name);
+        ok(good, text, NULL);
+    }
+    static const char *const others[] = {"{}", "{\"type\":\"text\"}", "[]", "3"};
+    bool good = true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":9,\"output_format\":%s}",
+                 others[i]);
+        good = !ask(messages_handle, json_loads(body, 0, NULL), NULL) && sent.status == 400 && good;
+        over();
+    }
+    ok(good, "an output_format that is no schema is refused", NULL);
 }
 
 // Forms that are given in other ways, and a grammar that is asked for twice.
@@ -217,6 +276,7 @@ int main(void)
     test_calls(REPLY_JSON, "JSON");
     test_either();
     test_refusals();
+    test_names();
     test_ways();
     forget();
     engine_close(engine);

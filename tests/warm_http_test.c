@@ -86,6 +86,8 @@ static void budgets(const char *binary)
              again.cached, one.reasoned, whole.reasoned);
     ok(same(&one, &right) && one.reasoned > 0 && one.reasoned < whole.reasoned && strcmp(one.sha, whole.sha),
        "a reply goes on after its budget of reasoning", detail);
+    const struct turn least = ask_within(plain.port, first, 1);
+    ok(one.reasoned == 8 && least.reasoned == 1, "and counts as many tokens of reasoning", detail);
     ok(one.cached == 0 && right.cached == 0, "a first turn that went on read all of its prompt", detail);
     ok(same(&again, &right) && again.cached > 0 && again.cached < one.prompt, "the same again, no more than its prompt",
        detail);

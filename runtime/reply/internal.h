@@ -65,6 +65,7 @@ struct reply {
     reply_sink *sink;
     void *user;
 
+    size_t behind;          // bytes of the closing marker and of what stood behind it when it was found
     size_t gap;             // line breaks that are content only if more text follows
     size_t plain;           // bytes at the beginning of text in which no call is looked for
     struct bytes arguments; // of an event to come

@@ -75,6 +75,11 @@ bool reply_reasons(const struct reply *reply)
            (reply->state == REPLY_START && reply->options.reasoning);
 }
 
+size_t reply_behind_reasoning(const struct reply *reply)
+{
+    return reply->behind;
+}
+
 int reply_stop_index(const struct reply *reply)
 {
     return reply->stop_index;

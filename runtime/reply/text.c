@@ -77,6 +77,7 @@ static enum step think_step(struct reply *reply)
     if (marker == MARKER_NONE)
         return STEP_MORE;
     if (marker == MARKER_CLOSE) {
+        reply->behind = reply->text.size;
         reply_consume(reply, strlen(reply->options.reasoning_close));
         reply->gap = 0;
         reply->state = REPLY_THINK_END;

@@ -24,9 +24,12 @@ struct answer_rules {
     struct reply_options reply; // as reply.h says; its texts are copied by reply_new
     bool keep_special;          // special tokens are text too
     const char *opener;         // text that the prompt ends with and the reply begins with, or NULL
-    int budget;         // most tokens of reasoning, with the one that closing it takes the place of; 0: no limit
-    const char *forced; // text in place of the first token that is not blank behind the reasoning, or NULL
+    int budget;                 // most tokens of reasoning; closing it takes the place of the last of them; 0: no limit
+    const char *forced;         // text in place of the first token that is not blank behind the reasoning, or NULL
 };
+
+// Tokens that the marker of a reasoning's end may be made of.
+enum { ANSWER_RECENT = 16 };
 
 struct answer {
     struct tokenizer_stream stream;
@@ -38,7 +41,8 @@ struct answer {
     struct string content, reasoning;
     struct answer_call *calls;
     int call_count, call_room;
-    int tokens, reasoning_tokens; // read so far
+    int tokens, reasoning_tokens;  // read so far; markers of reasoning are none of it
+    uint8_t recent[ANSWER_RECENT]; // bytes of the last tokens, the newest first
     struct sha256 hash;
     bool failed; // out of memory: the reply cannot be completed
     void (*sink)(void *user, const struct reply_event *event);

@@ -4,6 +4,8 @@
 // taken and left out; what would change the reply and cannot be done is refused.
 
 #include "runtime/server/anthropic.h"
+#include "runtime/server/openai.h"
+#include "runtime/server/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -168,21 +170,21 @@ static bool translate_message(struct exchange *x, const json_t *message, size_t 
 
 static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out)
 {
+    struct error error = {0};
     size_t i;
     json_t *tool;
     if (!tools || json_is_null(tools))
         return true;
-    if (!json_is_array(tools))
-        return bad(x, "tools", 0, "an array is expected");
+    if (!tools_check(tools, TOOLS_MESSAGES, &error)) {
+        exchange_error(x, 400, NULL, NULL, NULL, "%s", error.text);
+        return false;
+    }
     json_t *list = json_array();
     json_object_set_new(out, "tools", list);
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
     {
         const json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
         json_t *text = json_object_get(tool, "description");
-        if (!json_is_string(name) || !json_is_object(schema))
-            return bad(x, "tools.%zu", i,
-                       "name, a text, and input_schema, an object, are expected; a server's tools are not there");
         json_t *function = json_pack("{s:o}", "name", own(name));
         if (json_is_string(text))
             json_object_set(function, "description", text);
@@ -215,6 +217,7 @@ static bool translate_thinking(struct exchange *x, const json_t *root, json_t *o
 {
     const json_t *thinking = json_object_get(root, "thinking"), *budget = json_object_get(thinking, "budget_tokens"),
                  *config = json_object_get(root, "output_config"), *effort = json_object_get(config, "effort");
+    ask_rename(x, "reasoning_effort", "output_config.effort");
     if (json_is_string(effort))
         json_object_set_new(out, "reasoning_effort", own(effort));
     if (!thinking || json_is_null(thinking))
@@ -223,15 +226,17 @@ static bool translate_thinking(struct exchange *x, const json_t *root, json_t *o
         return bad(x, "thinking.type", 0, "enabled, adaptive or disabled is expected");
     const bool on = !is(thinking, "type", "disabled");
     json_object_set_new(out, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", on));
-    if (on && budget)
+    if (on && budget) {
+        ask_rename(x, "thinking_budget", "thinking.budget_tokens");
         json_object_set_new(out, "thinking_budget", own(budget));
+    }
     if (!on)
         json_object_del(out, "reasoning_effort");
     return true;
 }
 
 // Fields that mean the same in both.
-static void copy_fields(const json_t *root, json_t *out)
+static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
 {
     static const char *const same[] = {"model",           "max_tokens", "stream", "temperature", "top_p",
                                        "top_k",           "min_p",      "seed",   "ignore_eos",  "chat_template_kwargs",
@@ -242,13 +247,31 @@ static void copy_fields(const json_t *root, json_t *out)
     const json_t *stop = json_object_get(root, "stop_sequences");
     if (json_array_size(stop) || (stop && !json_is_array(stop)))
         json_object_set_new(out, "stop", own(stop));
-    const json_t *format = json_object_get(json_object_get(root, "output_config"), "format");
-    if (!format)
+    ask_rename(x, "stop", "stop_sequences");
+}
+
+// The form of the reply, by its newer or its older name.
+static bool translate_format(struct exchange *x, const json_t *root, json_t *out)
+{
+    const json_t *config = json_object_get(root, "output_config"), *format = json_object_get(config, "format");
+    const char *name = "output_config.format";
+    if (config && !json_is_null(config) && !json_is_object(config))
+        return ask_bad(x, "output_config", "an object");
+    if (!format || json_is_null(format)) {
         format = json_object_get(root, "output_format");
-    if (is(format, "type", "json_schema") && json_object_get(format, "schema"))
-        json_object_set_new(out, "response_format",
-                            json_pack("{s:s, s:{s:s, s:o}}", "type", "json_schema", "json_schema", "name", "reply",
-                                      "schema", own(json_object_get(format, "schema"))));
+        name = "output_format";
+    }
+    if (!format || json_is_null(format))
+        return true;
+    ask_rename(x, "response_format", name);
+    json_t *schema = json_object_get(format, "schema");
+    if (!is(format, "type", "json_schema"))
+        return ask_bad(x, "response_format", "type json_schema");
+    if (!schema || json_is_null(schema))
+        return ask_bad(x, "response_format", "the schema as its \"schema\"");
+    return json_object_set_new(out, "response_format",
+                               json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name", "reply",
+                                         "schema", schema)) == 0;
 }
 
 json_t *anthropic_translate(struct exchange *x, const json_t *root, bool counting)
@@ -257,7 +280,7 @@ json_t *anthropic_translate(struct exchange *x, const json_t *root, bool countin
     json_t *out = json_object(), *list = json_array(), *message;
     size_t i;
     json_object_set_new(out, "messages", list);
-    copy_fields(root, out);
+    copy_fields(x, root, out);
     bool ok = true;
     if (!counting && !json_object_get(root, "max_tokens"))
         ok = bad(x, "max_tokens", 0, "Field required");
@@ -269,7 +292,8 @@ json_t *anthropic_translate(struct exchange *x, const json_t *root, bool countin
         ok = ok && translate_message(x, message, i, list);
     }
     ok = ok && translate_tools(x, json_object_get(root, "tools"), out) &&
-         translate_choice(x, json_object_get(root, "tool_choice"), out) && translate_thinking(x, root, out);
+         translate_choice(x, json_object_get(root, "tool_choice"), out) && translate_thinking(x, root, out) &&
+         translate_format(x, root, out);
     if (ok)
         return out;
     json_decref(out);

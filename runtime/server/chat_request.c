@@ -4,6 +4,7 @@
 
 #include "runtime/server/chat_request.h"
 #include "runtime/server/structured.h"
+#include "runtime/server/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +12,15 @@
 // tool_choice: which tools are offered, and whether one must be called.
 static bool ask_tools(struct exchange *x, struct chat_request *r, json_t **tools, bool *must, const char **name)
 {
+    struct error error = {0};
     json_t *choice = json_object_get(r->root, "tool_choice");
     *tools = json_object_get(r->root, "tools");
     *must = false;
     *name = NULL;
+    if (*tools && !json_is_null(*tools) && !tools_check(*tools, TOOLS_CHAT, &error)) {
+        exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
+        return false;
+    }
     if (!choice || json_is_null(choice))
         return true;
     const char *word = json_string_value(choice);
@@ -111,7 +117,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
     if (!ask_form(x, r, tools, must, name, &f, job))
         return false;
     if (must && !job->grammar && !(r->opener = reply_call_opener(style->dialect, name)))
-        return ask_bad(x, "tool_choice", "auto or none: this model has no tool calls, so auto or none");
+        return ask_bad(x, "tool_choice", "auto or none, since this model has no tool calls,");
     if (!conversation_encode(&r->conversation, x->tokenizer, style, r->opener, job, &reasons, &error)) {
         exchange_error(x, 400, NULL, NULL, "messages", "%s", error.text);
         return false;

@@ -5,6 +5,7 @@
 
 #include "runtime/server/conversation.h"
 #include "runtime/prompt.h"
+#include "runtime/server/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -157,22 +158,6 @@ static bool merge_system(json_t *messages)
     return true;
 }
 
-static bool check_tools(const json_t *tools, struct error *error)
-{
-    size_t i;
-    json_t *tool;
-    if (!tools || json_is_null(tools))
-        return true;
-    if (!json_is_array(tools))
-        return error_set(error, "tools: an array is expected");
-    json_array_foreach(tools, i, tool)
-    {
-        if (!json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
-            return error_set(error, "tools[%zu].function.name: a text is expected", i);
-    }
-    return true;
-}
-
 bool conversation_read(struct conversation *c, const json_t *messages, json_t *tools, const json_t *kwargs,
                        struct error *error)
 {
@@ -185,7 +170,7 @@ bool conversation_read(struct conversation *c, const json_t *messages, json_t *t
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return error_set(error, "chat_template_kwargs: an object is expected");
     c->wrong = "tools";
-    if (!check_tools(tools, error))
+    if (tools && !json_is_null(tools) && !tools_check(tools, TOOLS_CHAT, error))
         return false;
     c->wrong = "messages";
     c->messages = json_array();

@@ -54,6 +54,8 @@ struct dialect {
     void (*release)(struct exchange *x);
 };
 
+enum { EXCHANGE_NAMES = 8 };
+
 struct exchange {
     struct server *server;
     const struct route *route;
@@ -71,6 +73,10 @@ struct exchange {
     // of the dialect
     const struct dialect *dialect;
     void *state;
+    struct {
+        const char *ours, *theirs; // static
+    } renamed[EXCHANGE_NAMES];     // fields that the client calls otherwise than OpenAI's chat does
+    int renamed_count;
     struct job *job;
     struct answer answer;
     const struct conversation *conversation; // of a chat, part of the state; NULL: none

@@ -11,12 +11,34 @@
 
 enum { BIAS_MOST = 1024 };
 
+void ask_rename(struct exchange *x, const char *ours, const char *theirs)
+{
+    for (int i = 0; i < x->renamed_count; i++)
+        if (!strcmp(x->renamed[i].ours, ours)) {
+            x->renamed[i].theirs = theirs;
+            return;
+        }
+    if (x->renamed_count == EXCHANGE_NAMES)
+        return;
+    x->renamed[x->renamed_count].ours = ours;
+    x->renamed[x->renamed_count++].theirs = theirs;
+}
+
+const char *ask_name(const struct exchange *x, const char *ours)
+{
+    for (int i = 0; i < x->renamed_count; i++)
+        if (!strcmp(x->renamed[i].ours, ours))
+            return x->renamed[i].theirs;
+    return ours;
+}
+
 bool ask_fields(struct exchange *x, struct fields *fields, const json_t *root, uint64_t mask)
 {
     struct error error = {0};
     if (fields_read(fields, root, mask, &error))
         return true;
-    exchange_error(x, 400, NULL, "invalid_value", fields->wrong, "%s", error.text);
+    const char *name = ask_name(x, fields->wrong); // the text begins with the field
+    exchange_error(x, 400, NULL, "invalid_value", name, "%s%s", name, error.text + strlen(fields->wrong));
     return false;
 }
 
@@ -69,6 +91,18 @@ static bool ask_bias(struct exchange *x, const json_t *map, struct job *job)
     return true;
 }
 
+static bool ask_priority(struct exchange *x, const json_t *priority, struct job *job)
+{
+    const char *word = json_string_value(priority);
+    char shown[80];
+    job->background = word && !strcmp(word, "background");
+    if (!priority || json_is_null(priority) || job->background || (word && !strcmp(word, "normal")))
+        return true;
+    exchange_error(x, 400, NULL, "invalid_value", "priority",
+                   "priority: one of background, normal is expected, found %s", input_show(priority, shown));
+    return false;
+}
+
 static float real_or(const struct fields *f, enum field field, float otherwise)
 {
     return f->at[field].given ? (float)f->at[field].real : otherwise;
@@ -78,7 +112,6 @@ bool ask_sampling(struct exchange *x, const struct fields *f, const json_t *root
 {
     const struct sampling *d = &x->server->options.sampling;
     struct sampling *s = &job->sampling;
-    const json_t *priority = json_object_get(root, "priority");
     s->temperature = real_or(f, FIELD_TEMPERATURE, d->temperature);
     s->top_p = real_or(f, FIELD_TOP_P, d->top_p);
     s->min_p = real_or(f, FIELD_MIN_P, d->min_p);
@@ -89,12 +122,8 @@ bool ask_sampling(struct exchange *x, const struct fields *f, const json_t *root
     s->repetition = real_or(f, FIELD_REPETITION_PENALTY, 0);
     job->ignore_end = f->at[FIELD_IGNORE_EOS].truth;
     job->no_drafts = f->at[FIELD_DRAFT].given && !f->at[FIELD_DRAFT].truth;
-    if (priority && !json_is_null(priority) && !json_is_string(priority) && !json_is_integer(priority)) {
-        exchange_error(x, 400, NULL, "invalid_value", "priority", "priority: \"background\" or \"normal\" is expected");
-        return false;
-    }
-    job->background = json_is_string(priority) && !strcmp(json_string_value(priority), "background");
-    return ask_bias(x, json_object_get(root, "logit_bias"), job);
+    return ask_priority(x, json_object_get(root, "priority"), job) &&
+           ask_bias(x, json_object_get(root, "logit_bias"), job);
 }
 
 void ask_seed(const struct fields *f, struct job *job)
@@ -113,7 +142,8 @@ void ask_seed(const struct fields *f, struct job *job)
 
 bool ask_bad(struct exchange *x, const char *field, const char *expected)
 {
-    exchange_error(x, 400, NULL, "invalid_value", field, "%s: %s is expected", field, expected);
+    const char *name = ask_name(x, field);
+    exchange_error(x, 400, NULL, "invalid_value", name, "%s: %s is expected", name, expected);
     return false;
 }
 
@@ -195,6 +225,7 @@ bool ask_stops(struct exchange *x, const json_t *stop, const char *name, struct 
     }
     if ((size_t)stops->count == count)
         return true;
+    name = ask_name(x, name);
     exchange_error(x, 400, NULL, "invalid_value", name, "%s: a text, or up to %d texts, of 1 to 512 bytes is expected",
                    name, STOPS_MOST);
     return false;

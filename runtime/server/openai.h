@@ -32,6 +32,11 @@ bool ask_thinking(struct exchange *x, const struct fields *fields, const json_t 
 // Only what the server's flags say.
 void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget);
 
+// From here on errors call a field of OpenAI's chat what this client calls it; both texts are static.
+void ask_rename(struct exchange *x, const char *ours, const char *theirs);
+// What the client calls a field of OpenAI's chat.
+const char *ask_name(const struct exchange *x, const char *ours);
+
 // Sends "FIELD: EXPECTED is expected"; false.
 bool ask_bad(struct exchange *x, const char *field, const char *expected);
 

@@ -3,7 +3,9 @@
 // A request of OpenAI's responses API to the shape of its chat. Items of an assistant's turn become one message. What would change
 // the reply and cannot be done is refused.
 
+#include "runtime/server/openai.h"
 #include "runtime/server/responses.h"
+#include "runtime/server/tools.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -174,18 +176,17 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
 {
     size_t i;
     json_t *tool;
+    struct error error = {0};
     if (!tools || json_is_null(tools))
         return true;
-    json_t *list = json_array();
-    json_object_set_new(out, "tools", list);
-    if (!json_is_array(tools)) {
-        exchange_error(x, 400, NULL, "invalid_value", "tools", "tools: an array is expected");
+    if (!tools_check(tools, TOOLS_RESPONSES, &error)) {
+        exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
         return false;
     }
+    json_t *list = json_array();
+    json_object_set_new(out, "tools", list);
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
     {
-        if (!is(tool, "type", "function") || !*text_of(tool, "name"))
-            return bad(x, "tools", i, "only tools of type function, with a name, are possible here");
         json_t *function = json_copy(tool);
         json_object_del(function, "type");
         json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function));
@@ -200,9 +201,15 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
 
 static bool take_format(struct exchange *x, const json_t *root, json_t *out)
 {
-    const json_t *format = json_object_get(json_object_get(root, "text"), "format");
+    const json_t *text = json_object_get(root, "text"), *format = json_object_get(text, "format"),
+                 *asked = json_object_get(format, "schema");
+    ask_rename(x, "response_format", "text.format");
+    if (text && !json_is_null(text) && !json_is_object(text))
+        return ask_bad(x, "text", "an object");
     if (!format || json_is_null(format) || is(format, "type", "text"))
         return true;
+    if (is(format, "type", "json_schema") && (!asked || json_is_null(asked)))
+        return ask_bad(x, "response_format", "the schema as its \"schema\"");
     if (is(format, "type", "json_schema")) {
         json_t *schema = json_copy((json_t *)(uintptr_t)format);
         json_object_del(schema, "type");
@@ -216,7 +223,7 @@ static bool take_format(struct exchange *x, const json_t *root, json_t *out)
     return false;
 }
 
-static void copy_fields(const json_t *root, json_t *out)
+static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
 {
     static const struct {
         const char *from, *to;
@@ -236,9 +243,13 @@ static void copy_fields(const json_t *root, json_t *out)
                 {"parallel_tool_calls", "parallel_tool_calls"},
                 {"chat_template_kwargs", "chat_template_kwargs"},
                 {"thinking_budget", "thinking_budget"}};
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        if (strcmp(same[i].from, same[i].to))
+            ask_rename(x, same[i].to, same[i].from);
         if (json_object_get(root, same[i].from))
             json_object_set_new(out, same[i].to, own(json_object_get(root, same[i].from)));
+    }
+    ask_rename(x, "reasoning_effort", "reasoning.effort");
     const json_t *effort = json_object_get(json_object_get(root, "reasoning"), "effort");
     if (effort)
         json_object_set_new(out, "reasoning_effort", own(effort));
@@ -249,7 +260,7 @@ json_t *responses_translate(struct exchange *x, const json_t *root, const json_t
     const json_t *instructions = json_object_get(root, "instructions");
     json_t *out = json_object(), *messages = json_array();
     *history = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
-    copy_fields(root, out);
+    copy_fields(x, root, out);
     bool ok = true;
     if (json_is_true(json_object_get(root, "background"))) {
         exchange_error(x, 400, NULL, "invalid_value", "background", "background: only false is possible here");

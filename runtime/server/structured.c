@@ -253,17 +253,18 @@ static const char *type_of(const json_t *format)
 static bool read_format(struct exchange *x, const json_t *format, const json_t *object, struct wish *w)
 {
     const json_t *given = json_object_get(format, "json_schema"), *schema = json_object_get(given, "schema");
+    const char *field = ask_name(x, "response_format");
     if (!format || json_is_null(format) || !strcmp(type_of(format), "text"))
         return true;
     if (!strcmp(type_of(format), "json_object")) {
-        wish_for(w, KIND_SCHEMA, "response_format", object);
+        wish_for(w, KIND_SCHEMA, field, object);
         return true;
     }
     if (strcmp(type_of(format), "json_schema"))
-        return bad(x, "response_format", "type must be one of text, json_object, json_schema");
-    if (!json_is_object(given) || !schema)
-        return bad(x, "response_format", "json_schema must be an object with the schema as its \"schema\"");
-    wish_for(w, KIND_SCHEMA, "response_format", schema);
+        return bad(x, field, "type must be one of text, json_object, json_schema");
+    if (!json_is_object(given) || !schema || json_is_null(schema))
+        return bad(x, field, "json_schema must be an object with the schema as its \"schema\"");
+    wish_for(w, KIND_SCHEMA, field, schema);
     return true;
 }
 

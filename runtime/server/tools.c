@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tools as clients offer them; see tools.h.
+
+#include "runtime/server/tools.h"
+#include "runtime/reply/schema.h"
+#include "runtime/server/input.h"
+
+#include <string.h>
+
+// A tool that is looked at: of which dialect, its place, and where its error goes.
+struct place {
+    enum tools_shape shape;
+    size_t index;
+    struct error *error;
+};
+
+static bool given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
+
+// field: "type", or one of the function's. False.
+static bool wrong(const struct place *p, const char *field, const char *expected, const json_t *found)
+{
+    char shown[80];
+    const bool inner = p->shape == TOOLS_CHAT && strcmp(field, "type") != 0;
+    const char *what = found ? input_show(found, shown) : "nothing";
+    if (p->shape == TOOLS_MESSAGES)
+        return error_set(p->error, "tools.%zu.%s: %s is expected, found %s", p->index, field, expected, what);
+    return error_set(p->error, "tools[%zu].%s%s: %s is expected, found %s", p->index, inner ? "function." : "", field,
+                     expected, what);
+}
+
+// A server's own tools have types of their own; none is here.
+static bool check_type(const struct place *p, const json_t *type)
+{
+    const char *only = p->shape == TOOLS_MESSAGES ? "custom" : "function", *word = json_string_value(type);
+    if (p->shape != TOOLS_RESPONSES && !given(type))
+        return true;
+    if (word && !strcmp(word, only))
+        return true;
+    return wrong(p, "type", p->shape == TOOLS_MESSAGES ? "only custom" : "only function", type);
+}
+
+// names: those of the tools before, to which it is added.
+static bool check_name(const struct place *p, const json_t *name, json_t *names)
+{
+    const size_t bytes = json_string_length(name);
+    char expected[64];
+    snprintf(expected, sizeof expected, "a text of 1 to %d bytes", CALL_NAME_BYTES);
+    if (!json_is_string(name) || bytes < 1 || bytes > CALL_NAME_BYTES)
+        return wrong(p, "name", expected, name);
+    if (json_object_get(names, json_string_value(name)))
+        return wrong(p, "name", "a name that no other tool has", name);
+    return !json_object_set_new(names, json_string_value(name), json_true()) ||
+           error_set(p->error, "no memory for the tools");
+}
+
+static bool check_one(const struct place *p, const json_t *tool, json_t *names)
+{
+    const json_t *function = p->shape == TOOLS_CHAT ? json_object_get(tool, "function") : tool;
+    const char *key = p->shape == TOOLS_MESSAGES ? "input_schema" : "parameters";
+    const json_t *text = json_object_get(function, "description"), *schema = json_object_get(function, key),
+                 *strict = json_object_get(function, "strict");
+    if (!check_type(p, json_object_get(tool, "type")) || !check_name(p, json_object_get(function, "name"), names))
+        return false;
+    if (given(text) && !json_is_string(text))
+        return wrong(p, "description", "a text", text);
+    if ((given(schema) || p->shape == TOOLS_MESSAGES) && !json_is_object(schema))
+        return wrong(p, key, "an object", schema);
+    if (given(strict) && !json_is_boolean(strict))
+        return wrong(p, "strict", "true or false", strict);
+    return true;
+}
+
+bool tools_check(const json_t *tools, enum tools_shape shape, struct error *error)
+{
+    struct place p = {shape, 0, error};
+    if (!json_is_array(tools))
+        return error_set(error, "tools: an array is expected");
+    json_t *names = json_object();
+    bool good = names || error_set(error, "no memory for the tools");
+    for (; good && p.index < json_array_size(tools); p.index++)
+        good = check_one(&p, json_array_get(tools, p.index), names);
+    json_decref(names);
+    return good;
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client offers as tools, checked in the shape of its own dialect before it is translated, so that an error names what
+// the client wrote.
+
+#ifndef SERVER_TOOLS_H
+#define SERVER_TOOLS_H
+
+#include "runtime/error.h"
+#include <jansson.h>
+#include <stdbool.h>
+
+enum tools_shape { TOOLS_CHAT, TOOLS_RESPONSES, TOOLS_MESSAGES };
+
+// Whether `tools` is an array of tools: of a type that there is, each with a name of its own, a text as description and an
+// object as schema where they are given. Whether the model can call any does not matter. false: error names the field and says
+// what is expected.
+bool tools_check(const json_t *tools, enum tools_shape shape, struct error *error);
+
+#endif
