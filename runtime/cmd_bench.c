@@ -168,6 +168,9 @@ static bool check_flags(const struct settings *s, struct error *error)
         return error_set(error, "--accept: this build drafts nothing; leave it out");
     if (s->beside && model.lanes < 2)
         return error_set(error, "--beside: two lanes are needed, and this build has one; make LANES=2 builds more");
+    if (s->beside && settings_given(s, FLAG_LANES) && s->lanes < 2)
+        return error_set(error, "--beside: two lanes are needed, and --lanes %lld asks for one: leave it out",
+                         (long long)s->lanes);
     if (s->lanes > 1 && s->prompt_rows <= s->lanes)
         return error_set(error, "--prompt: expected more than %lld tokens for %lld lanes, found %lld",
                          (long long)s->lanes, (long long)s->lanes, (long long)s->prompt_rows);
@@ -197,7 +200,8 @@ static bool open_engine(struct bench *b, const struct settings *s, struct error 
         options.context = (int)(need < model.max_context ? need : model.max_context);
     int64_t context = options.context;
     if (context && need > context)
-        return error_set(error, "--prompt and --decode need %lld positions, the context holds %lld", (long long)need,
+        return error_set(error, "%s need %lld positions, the context holds %lld",
+                         s->beside ? "--beside, --prompt and --decode" : "--prompt and --decode", (long long)need,
                          (long long)context);
     return engine_open(&b->engine, &options, error);
 }

@@ -51,7 +51,7 @@ static bool draft_vocabulary(const struct settings *s, struct tokenizer *t, cons
                              struct error *error)
 {
     const int32_t vocabulary = tokenizer_vocabulary(t);
-    const int32_t wanted = s->draft_vocab < vocabulary ? (int32_t)s->draft_vocab : vocabulary;
+    const int32_t wanted = (int32_t)s->draft_vocab; // no more than there are: options.c
     struct counted *list = malloc((size_t)vocabulary * sizeof *list);
     int32_t *ids = NULL;
     size_t count = 0;

@@ -5,6 +5,7 @@
 // target failed, start the process anew; 130 interrupted.
 
 #include "runtime/cli.h"
+#include "runtime/tokenizer.h"
 
 #include <signal.h>
 #include <string.h>
@@ -65,7 +66,7 @@ int main(int argc, char **argv)
         return complain(&error);
     }
     const struct build_limits limits = {model.max_context, model.lanes, model.chunk,
-                                        model.has_head ? model.window - 1 : 0};
+                                        model.has_head ? model.window - 1 : 0, tokenizer_tables.vocabulary};
     struct settings settings;
     options_defaults(&settings, model.temperature, model.top_k, model.top_p, model.min_p);
     if (!options_parse(&settings, command, &limits, argc - 2, argv + 2, &error))

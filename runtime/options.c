@@ -166,6 +166,9 @@ static const struct {
     {FLAG_LANES, offsetof(struct build_limits, lanes), "; make LANES=N builds more"},
     {FLAG_PARALLEL, offsetof(struct build_limits, lanes), "; make LANES=N builds more"},
     {FLAG_CHUNK, offsetof(struct build_limits, chunk), "; make CHUNK=N builds more"},
+    {FLAG_SOLO_CHUNK, offsetof(struct build_limits, chunk), "; make CHUNK=N builds more"},
+    {FLAG_BUSY_CHUNK, offsetof(struct build_limits, chunk), "; make CHUNK=N builds more"},
+    {FLAG_DRAFT_VOCAB, offsetof(struct build_limits, vocabulary), ""},
     {FLAG_DRAFTS, offsetof(struct build_limits, drafts), "; make WINDOW=N builds N - 1"},
 };
 
@@ -316,7 +319,8 @@ static const struct flag_row *find(const struct command *command, const char *te
     return NULL;
 }
 
-// GRAPHS=off is --eager for whatever starts the binary without flags of its own.
+// GRAPHS=off is --eager for whatever starts the binary without flags of its own. Commands without --eager look at it too: a
+// mistake in it is found where it was made.
 static bool read_environment(struct settings *settings, struct error *error)
 {
     const char *graphs = getenv("GRAPHS");
@@ -354,7 +358,7 @@ bool options_parse(struct settings *settings, const struct command *command, con
             return false;
         settings->given |= FLAG_BIT(index);
     }
-    return settings->help || !(command->flags & FLAG_BIT(FLAG_EAGER)) || read_environment(settings, error);
+    return settings->help || read_environment(settings, error);
 }
 
 void options_help(FILE *file, const char *program, const struct command *command, const struct build_limits *limits)

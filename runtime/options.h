@@ -105,6 +105,7 @@ typedef unsigned __int128 flag_set; // bit i: flag i
 // round.
 struct build_limits {
     int64_t context, lanes, chunk, drafts;
+    int64_t vocabulary; // ids of the tokenizer
 };
 
 // What the flags said. Numbers that were not given keep the value that options_defaults wrote.
@@ -149,8 +150,8 @@ static inline bool settings_given(const struct settings *settings, enum flag fla
 // Defaults that no flag has changed: sampling from the arguments, the rest as the help says.
 void options_defaults(struct settings *settings, float temperature, int top_k, float top_p, float min_p);
 
-// Parses the arguments after the command's name, and the environment's GRAPHS (off: as --eager) where the command takes
-// --eager. Texts point into argv. On failure error names the flag, what was expected and what was found.
+// Parses the arguments after the command's name, and the environment's GRAPHS (off: as --eager). Of a flag that is given again
+// the last value counts; --alias takes them all, --turns refuses a second list. Texts point into argv. On failure error names the flag, what was expected and what was found.
 bool options_parse(struct settings *settings, const struct command *command, const struct build_limits *limits,
                    int argc, char **argv, struct error *error);
 

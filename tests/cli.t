@@ -79,7 +79,7 @@ for value in 0 -3 1e3; do bad "--last" eval --tokens 1 --out "$scratch/x" --last
 bad "-n" run -p x -n -4
 # The most that help says is taken, and one more is not.
 most() { run "$1" --help && sed -n "s/^  $2 [A-Z] .*(.* to \([0-9]*\))$/\1/p" "$out"; }
-for way in "plan --context" "plan --lanes" "eval --chunk" "eval --last" "plan --page"; do
+for way in "plan --context" "plan --lanes" "eval --chunk" "eval --solo-chunk" "eval --last" "plan --page"; do
     number=$(most "${way% *}" "${way#* }") more=""
     case $way in eval*)
         yes 1 | head -n "${number:-1}" >"$scratch/many"
@@ -92,6 +92,21 @@ for way in "plan --context" "plan --lanes" "eval --chunk" "eval --last" "plan --
     # shellcheck disable=SC2086
     bad "to $number, found" $way $((number + 1)) $more
 done
+
+number=$(most tokenize --draft-vocab)
+printf x | "$binary" tokenize --draft-vocab "${number:-0}" >"$out" 2>"$err" && [ "$(wc -l <"$out")" = "$number" ]
+ok $? "tokenize --draft-vocab ${number:-of no number} is taken, as help says"
+bad "from 16 to $number, found" tokenize --draft-vocab $((number + 1))
+bad "from 16 to $number, found" tokenize --draft-vocab 15
+for command in serve bench; do # flags of a server's pace
+    number=$(most $command --busy-chunk)
+    for flag in --solo-chunk --busy-chunk; do
+        bad "from 0 to ${number:-no number}, found \"$((number + 1))\"; make CHUNK=N builds more" $command $flag $((number + 1))
+        bad "$flag: expected a whole number" $command $flag -1
+    done
+done
+run plan --lanes 2 --lanes 1 --json && grep -q '"lanes": *1\b' "$out"
+ok $? "of a flag that is given again the last value counts"
 
 # ---- eval -------------------------------------------------------------------------------------------------------------
 
@@ -151,6 +166,11 @@ eval_ --tokens "$ids" --context 64 --greedy 5 && [ "$(cat "$out")" = "$(cut -d' 
 ok $? "and the last id of a reply needs no position"
 GRAPHS=no bad "expected on or off, found \"no\"" eval --tokens 1
 GRAPHS="" bad "expected on or off, found \"\"" run -p x
+for command in info plan tokenize detokenize check bench serve; do
+    GRAPHS=of bad "expected on or off, found \"of\"" $command
+done
+GRAPHS=off run info
+ok $? "GRAPHS=off is taken by a command that has no graphs"
 GRAPHS=no run eval --help
 ok $? "GRAPHS is not looked at for --help"
 
@@ -244,7 +264,7 @@ run bench --quiet --repeat 1 --prompt 16 --decode 4 --lanes 2 --weights syntheti
 ok $? "bench --json"
 bench="bench --quiet --repeat 1 --prompt 16 --weights synthetic"
 for decode in 1 5; do
-    run $bench --decode $decode --lanes 2 --accept 1 --drafts 3 --json && json 'local near = j.decode_tokens_per_second.median / 20
+    run $bench --decode $decode --lanes 2 --accept 0 --accept 1 --drafts 3 --json && json 'local near = j.decode_tokens_per_second.median / 20
         assert(j.forced.undrafted_tokens_per_second > near and j.forced.decode_tokens_per_second > near)
         assert(j.forced.drafted > 8 and j.forced.accepted == j.forced.drafted)
         assert(#j.lanes == 2 and j.lanes[1].decode_tokens_per_second > near and j.lanes[2].decode_tokens_per_second > near)' <"$out"
@@ -278,6 +298,8 @@ bad "leave --accept out" bench --turns 64 --accept 0.5
 bad "--prompt-cache-gib 0 leaves none" bench --turns 100 --prompt-cache-gib 0
 bad "of --turns, which is missing" bench --turn-tokens 8
 bad "--prompt and --decode" bench --prompt 64 --context 32
+bad "--beside, --prompt and --decode need" bench --beside 16 --prompt 8 --decode 4 --context 32
+bad "--beside: two lanes are needed, and --lanes 1" bench --beside 16 --lanes 1
 bad "--drafts is of --accept" bench --drafts 2
 bad "leave one of them out" bench --accept 0.5 --no-drafts
 bad "from 1 to" bench --accept 0.5 --drafts 0
