@@ -21,7 +21,7 @@ program() { # path, text
 # Everything as it should be.
 good() {
     rm -rf build/cuda
-    for f in draft-x-8/contracts embedded/contracts tests/store_test tests/matrix tests/cuda_ops_test lua; do
+    for f in draft-x-8/contracts reference-a/reference-a embedded/contracts tests/store_test tests/matrix tests/cuda_ops_test lua; do
         program "build/cuda/$f" 'echo "ok 1 - one"; echo "ok 2 - two"; echo 1..2'
     done
     program build/cuda/draft-x-8/draft-x-8 'echo 3 4 5'
@@ -71,6 +71,8 @@ check "a program that hangs, and one that comes after the limit" 1 "kernels matr
 good
 rm build/cuda/draft-x-8/contracts
 check "a section of which nothing is here" 1 "^not ok .* contracts .*nothing of it is here" --sections contracts,reference
+rm build/cuda/reference-a/reference-a
+check "is one failure, not one a task" 1 "^# 2 of 3 tasks failed" --sections contracts,reference,embedded
 good
 program sanitizer 'echo "ERROR SUMMARY: 0 errors"'
 check "red: a planted error that is not found" 1 "red-racecheck .*: the planted error was not found" --sections sanitizer
@@ -80,6 +82,13 @@ program sanitizer 'echo "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 war
 check "a warning of a sanitizer" 1 "racecheck-ops-rows .*: not clean" --sections sanitizer
 check "a section that does not exist" 2 "expected some of" --sections speed
 check "a bundle that is not there" 2 "no such file" --bundle nothing
+mkdir -p old
+for s in keys kernels; do echo stale >old/$s.log; done
+echo kept >old/notes
+check "a folder of an earlier run" 0 "^# 0 of 2 tasks failed" --sections keys --out old
+name="holds the logs of this one, and what is not ours"
+grep -q "^ok 1" old/keys.log && [ ! -e old/kernels.log ] && [ -s old/summary.txt ] && [ "$(cat old/notes)" = kept ]
+tell $?
 check "a limit that is no number" 2 "expected a number" --limit soon
 
 # What cannot be run is one line and exit code 2, and leaves the tree alone.
@@ -101,17 +110,31 @@ for n in 0 257 99999999999999999999; do refused "$n jobs" "expected a number fro
 SANITIZER_SECONDS=1e3 refused "seconds of the sanitizers that are no number" "SANITIZER_SECONDS"
 : >file
 refused "logs in a file" "cannot be made" --out file/logs
+rm old/keys.log
+mkdir old/keys.log
+refused "logs where a folder has the name of one" "keys.log cannot be written" --out old --sections keys
+rmdir old/keys.log
+refused "sections that the CPU's target has not" "--sections kernels: expected some of reference,contracts,keys,embedded, which is what the cpu target has" \
+    --target cpu --sections keys,kernels
+refused "the sanitizer on a CPU" "--sections sanitizer: expected some of" --target cpu --sections sanitizer
+program build/packer 'exit 0' # what make run has built
+program build/flashnext/flashnext 'exit 0'
+refused "a CPU's build with a model alone" "nothing is built in build for reference,contracts,keys,embedded" --target cpu --out new/logs
+rm -r build/packer build/flashnext
 program build/cuda/tests/planted 'echo "no CUDA-capable device is detected" >&2; exit 2'
 refused "no GPU" "no GPU can be used here: no CUDA-capable device" --sections keys
 rm build/cuda/tests/planted
 refused "a build without the program that looks for one" "tests/planted is missing"
 rm -rf build/cuda
-refused "nothing is built" "nothing is built in build/cuda"
+refused "nothing is built" "nothing is built in build/cuda" --out new/logs
+name="what was refused made no folder"
+[ ! -e new ]
+tell $?
 
 # A bundle of these files, seen from another folder.
-pack() { # name; more: one file more
+pack() { # name; more: one file more; owner
     { find build/cuda build/test-gpu -type f; [ -z "${more:-}" ] || echo "$more"; } |
-        tar -cf - --no-recursion --owner=0 --group=0 -T - | xz -T1 -0 >"$1"
+        tar -cf - --no-recursion --owner="${owner:-0}" --group="${owner:-0}" -T - | xz -T1 -0 >"$1"
 }
 good
 mkdir -p build/test-gpu build/cuda/embedded/gen other
@@ -122,7 +145,16 @@ echo foreign >stranger
 more=stranger pack foreign.xz
 ln -s /etc/passwd build/cuda/link
 more=build/cuda/link pack link.xz
-rm build/cuda/link build/test-gpu/lua5.4
+rm build/cuda/link
+more=build/cuda pack folder.xz
+echo blank >"build/cuda/a b"
+pack blank.xz
+rm "build/cuda/a b"
+owner="some body:1000" pack owner.xz
+mv build/cuda/tests build/other
+pack none.xz
+mv build/other build/cuda/tests
+rm build/test-gpu/lua5.4
 pack bare.xz
 head -c $(($(wc -c <bundle.xz) / 2)) bundle.xz >broken.xz
 rm -rf build/cuda build/test-gpu stranger
@@ -131,6 +163,11 @@ refused "a bundle that was cut" "damaged, or no bundle" --bundle ../broken.xz
 refused "a bundle that is none" "damaged, or no bundle" --bundle ../sanitizer
 refused "an archive with a file from elsewhere" "since it holds stranger" --bundle ../foreign.xz
 refused "an archive with a link" "nothing was unpacked" --bundle ../link.xz
+refused "an archive with folders" "since it holds the folder build/cuda/" --bundle ../folder.xz
+refused "an archive with a name that has blanks" "since it holds build/cuda/a b;" --bundle ../blank.xz
+refused "an archive without programs" "has no build/cuda/tests/planted" --bundle ../none.xz
+refused "a folder for a bundle" "a folder; expected the file" --bundle .
+refused "a bundle for the CPU's target" "leave --target cpu out" --bundle ../bundle.xz --target cpu
 refused "an archive without an interpreter" "no build/test-gpu/lua5.4" --bundle ../bare.xz
 count=$((count + 1))
 if [ -e build/cuda ] || [ -e stranger ]; then
@@ -149,6 +186,11 @@ else
     echo "not ok $count - a bundle and a folder for logs, named from another folder"
     echo "$text" | tail -20 | sed "s/^/# /"
 fi
+text=$(tests/gpu/run --sections keys --bundle owner.xz 2>&1)
+got=$?
+name="a bundle whose owner's name has a blank"
+[ $got = 0 ] && echo "$text" | grep -q "^# 0 of 2 tasks failed"
+tell $?
 program build/cuda/packer 'echo "one" >&2; echo "two" >&2; exit 2'
 rm build/cuda/embedded/embedded.pack
 refused "a pack that cannot be made" "embedded.pack: could not be made: one" --sections keys
