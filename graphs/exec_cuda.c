@@ -2,7 +2,7 @@
 //
 // Launches, capture and replay on a GPU: a captured program is a CUDA graph. See exec.h.
 // Invariant: between exec_capture and exec_sync nothing allocates, waits or decides on the host. A round that is replayed calls the
-// driver for its graph and for nothing else.
+// driver for its pieces and for nothing else.
 
 #include "graphs/exchange.h"
 #include "graphs/exec.h"
@@ -67,8 +67,13 @@ struct held {
 cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units);
 cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units);
 
+// A captured program is handed over in pieces, each a graph: handing one over takes the longer the more launches it has, and the device
+// has work once the first is there. So that one is short.
+enum { PIECES_MOST = 2, PIECE_LAUNCHES = 32 };
+
 struct recording {
-    cudaGraphExec_t graph;
+    cudaGraphExec_t piece[PIECES_MOST];
+    int pieces;
     struct recording_facts facts;
 };
 
@@ -92,7 +97,9 @@ struct exec {
     bool told; // the program that runs says itself when it is done
     struct exec_times times;
     bool capturing;
-    int together, held_count; // launches of the step, and how many of them are held
+    cudaGraph_t captured[PIECES_MOST]; // the pieces of what is captured that are complete
+    int pieces, in_piece;              // how many, and the launches of the one that is not
+    int together, held_count;          // launches of the step, and how many of them are held
     struct held held[STEP_MOST];
 };
 
@@ -302,8 +309,30 @@ void exec_together(struct exec *exec, int count)
         exec->together = count;
 }
 
+static cudaError_t piece_begin(struct exec *exec)
+{
+    exec->in_piece = 0;
+    return cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal);
+}
+
+static cudaError_t piece_end(struct exec *exec)
+{
+    return cudaStreamEndCapture(exec->stream, &exec->captured[exec->pieces++]);
+}
+
+// Before a launch that is captured: a piece that is long enough ends, and another begins.
+static void cut(struct exec *exec)
+{
+    if (exec->in_piece++ < PIECE_LAUNCHES || exec->pieces + 1 == PIECES_MOST || exec->together)
+        return;
+    cudaError_t status = piece_end(exec);
+    note(exec, status == cudaSuccess ? piece_begin(exec) : status, -1);
+}
+
 void exec_launch(struct exec *exec, int kernel, const void *args, size_t bytes, int number, int rows)
 {
+    if (exec->capturing && exec->status == cudaSuccess)
+        cut(exec);
     if (exec->capturing && exec->status != cudaSuccess)
         return; // it has failed, and the stream may not be captured any more
     if (!exec->together || bytes > ARGS_MOST) {
@@ -328,10 +357,11 @@ static int64_t bytes_of(size_t before, size_t after, size_t launches)
     return taken < most ? taken : most;
 }
 
-static cudaError_t capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind,
-                           cudaGraph_t *graph)
+// Records the program's pieces; those that there are lie in exec->captured also when it fails.
+static cudaError_t capture(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind)
 {
-    cudaError_t status = cudaStreamBeginCapture(exec->stream, cudaStreamCaptureModeThreadLocal);
+    exec->pieces = 0;
+    cudaError_t status = piece_begin(exec);
     if (status != cudaSuccess)
         return status;
     exec->capturing = true;
@@ -341,21 +371,24 @@ static cudaError_t capture(struct exec *exec, void (*emit)(struct exec *, const 
         give(exec);
     exec->capturing = false;
     exec->together = exec->held_count = 0;
-    status = cudaStreamEndCapture(exec->stream, graph);
+    status = piece_end(exec);
     return exec->status != cudaSuccess ? exec->status : status;
 }
 
-// Makes a graph of what was captured and puts it on the device, so that the first replay is as fast as the others.
-static cudaError_t instantiate(struct exec *exec, cudaGraph_t graph, struct recording *r)
+// Makes graphs of what was captured and puts them on the device, so that the first replay is as fast as the others.
+static cudaError_t instantiate(struct exec *exec, struct recording *r)
 {
-    size_t nodes = 0;
-    cudaError_t status = cudaGraphGetNodes(graph, NULL, &nodes);
-    r->facts.launches = (int)nodes;
-    if (status == cudaSuccess)
-        status = cudaGraphInstantiate(&r->graph, graph, 0);
-    if (status == cudaSuccess)
-        status = cudaGraphUpload(r->graph, exec->stream);
-    // Another thread, whose stream is another one, may replay it.
+    cudaError_t status = cudaSuccess;
+    for (int i = 0; i < exec->pieces && status == cudaSuccess; i++) {
+        size_t nodes = 0;
+        status = cudaGraphGetNodes(exec->captured[i], NULL, &nodes);
+        r->facts.launches += (int)nodes;
+        if (status == cudaSuccess)
+            status = cudaGraphInstantiate(&r->piece[i], exec->captured[i], 0);
+        if (status == cudaSuccess)
+            status = cudaGraphUpload(r->piece[r->pieces++], exec->stream);
+    }
+    // Another thread, whose stream is another one, may replay them.
     return status == cudaSuccess ? cudaStreamSynchronize(exec->stream) : status;
 }
 
@@ -363,21 +396,21 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
                                const struct bind *bind, int64_t *bytes)
 {
     struct recording *r = calloc(1, sizeof *r);
-    cudaGraph_t graph = NULL;
     size_t before = 0, after = 0, total = 0;
     *bytes = 0;
     if (!r)
         return NULL;
     cudaMemGetInfo(&before, &total);
     const double start = seconds_now();
-    cudaError_t status = capture(exec, emit, bind, &graph);
+    cudaError_t status = capture(exec, emit, bind);
     const double captured = seconds_now();
     if (status == cudaSuccess)
-        status = instantiate(exec, graph, r);
+        status = instantiate(exec, r);
     r->facts.capture_seconds = captured - start;
     r->facts.instantiate_seconds = seconds_now() - captured;
-    if (graph)
-        cudaGraphDestroy(graph);
+    for (int i = 0; i < exec->pieces; i++)
+        if (exec->captured[i])
+            cudaGraphDestroy(exec->captured[i]);
     cudaMemGetInfo(&after, &total);
     r->facts.bytes = bytes_of(before, after, (size_t)r->facts.launches) + (int64_t)sizeof *r;
     *bytes = r->facts.bytes;
@@ -394,17 +427,20 @@ void exec_replay(struct exec *exec, const struct recording *recording)
 {
     const double start = seconds_now();
     number(exec);
-    note(exec, cudaGraphLaunch(recording->graph, exec->stream), -1);
-    exec->times.begun = seconds_now();
-    exec->times.call = exec->times.begun - start;
+    for (int i = 0; i < recording->pieces; i++) {
+        note(exec, cudaGraphLaunch(recording->piece[i], exec->stream), -1);
+        if (i == 0)
+            exec->times.begun = seconds_now();
+    }
+    exec->times.call = seconds_now() - start;
 }
 
 void exec_forget(struct recording *recording)
 {
     if (!recording)
         return;
-    if (recording->graph)
-        cudaGraphExecDestroy(recording->graph);
+    for (int i = 0; i < recording->pieces; i++)
+        cudaGraphExecDestroy(recording->piece[i]);
     free(recording);
 }
 

@@ -208,13 +208,19 @@ void graph_store_run(struct graph_store *store, struct exec *exec, const struct 
     exec_replay(exec, e->recording);
 }
 
-void graph_store_warm(struct graph_store *store, struct exec *exec, const struct graph_key *key,
-                      const struct bind *bind)
+bool graph_store_warm(struct graph_store *store, struct exec *exec, const struct graph_key *key,
+                      const struct bind *bind, int64_t most)
 {
     struct graph_key k = canonical(key);
     uint64_t hash = hash_of(&k);
-    if (!find(store, &k, hash))
-        capture(store, exec, &k, hash, bind);
+    if (find(store, &k, hash))
+        return true;
+    struct entry *e = capture(store, exec, &k, hash, bind);
+    if (!e || store->bytes <= most)
+        return e != NULL;
+    drop(store, e); // what it takes is known only now
+    store->counters.captured--;
+    return false;
 }
 
 void graph_store_each(const struct graph_store *store, void (*see)(void *user, const struct graph_view *view),

@@ -36,9 +36,10 @@ void graph_store_close(struct graph_store *store);
 void graph_store_run(struct graph_store *store, struct exec *exec, const struct graph_key *key,
                      const struct bind *bind);
 
-// Captures without running, for the keys that every round will use.
-void graph_store_warm(struct graph_store *store, struct exec *exec, const struct graph_key *key,
-                      const struct bind *bind);
+// Captures without running, for the keys that every round will use. False when the capture failed, or when the store would then
+// hold more than `most` bytes: it is as before then.
+bool graph_store_warm(struct graph_store *store, struct exec *exec, const struct graph_key *key,
+                      const struct bind *bind, int64_t most);
 
 // Forgets every graph (a pool that was rebuilt, a lane that went away).
 void graph_store_clear(struct graph_store *store);

@@ -48,6 +48,8 @@ struct bench {
     double ceiling_rate[2 * BENCH_REPEATS];
     // seconds a round of the undrafted decode: host and device between two rounds, handing a round over
     double host[BENCH_REPEATS], idle[BENCH_REPEATS], launch[BENCH_REPEATS];
+    double host_half[BENCH_REPEATS],
+        host_most[BENCH_REPEATS]; // what half and nine tenths of a repeat's rounds are below
     struct bench_graph graph[BENCH_GRAPHS];
     int graphs;
     int lanes;

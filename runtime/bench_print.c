@@ -123,9 +123,11 @@ void bench_print_text(const struct bench *b)
     printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d tokens, %.1f times decode\n", prompt,
            bench_least(b->prompt_rate, n), bench_best(b->prompt_rate, n), b->prompt, prompt / decode);
     print_streams(b);
-    printf("host          %8.2f us/round  (%.2f to %.2f), launch call %.2f us, device idle %.2f us/round\n",
+    printf("host          %8.2f us/round  (%.2f to %.2f), half of them below %.2f, nine of ten below %.2f; launch call "
+           "%.2f us, device idle %.2f us/round\n",
            bench_median(b->host, n) * 1e6, bench_least(b->host, n) * 1e6, bench_best(b->host, n) * 1e6,
-           bench_median(b->launch, n) * 1e6, bench_median(b->idle, n) * 1e6);
+           bench_median(b->host_half, n) * 1e6, bench_median(b->host_most, n) * 1e6, bench_median(b->launch, n) * 1e6,
+           bench_median(b->idle, n) * 1e6);
     bench_graphs_text(b);
     const struct graph_counters *g = graph_store_counters(b->engine->graphs);
     printf("a round, its launches one by one: %.1f us, of which kernels %.1f us; graphs: %lld replayed, %lld captured, "
@@ -219,6 +221,8 @@ void bench_print_json(const struct bench *b)
         json_object_set_new(root, "accepted", json_integer(b->accepted));
     }
     json_object_set_new(root, "host_us_per_round", microseconds(b->host, n));
+    json_object_set_new(root, "host_us_median", microseconds(b->host_half, n));
+    json_object_set_new(root, "host_us_nine_of_ten", microseconds(b->host_most, n));
     json_object_set_new(root, "launch_call_us", microseconds(b->launch, n));
     json_object_set_new(root, "device_idle_us_per_round", microseconds(b->idle, n));
     bench_graphs_json(b, root);

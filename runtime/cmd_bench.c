@@ -44,6 +44,13 @@ static void book_gaps(struct bench *b, int i, const struct engine_counters *befo
     b->host[i] = (after.host_seconds - before->host_seconds) / rounds;
     b->idle[i] = (after.idle_seconds - before->idle_seconds) / rounds;
     b->launch[i] = (after.launch_seconds - before->launch_seconds) / rounds;
+    double gap[GAPS_KEPT];
+    int count = 0;
+    for (int64_t n = after.gaps - 1; n >= before->gaps && count < GAPS_KEPT; n--)
+        gap[count++] = b->engine->gap[n % GAPS_KEPT];
+    qsort(gap, (size_t)count, sizeof *gap, order);
+    b->host_half[i] = gap[count / 2];
+    b->host_most[i] = gap[count * 9 / 10];
 }
 
 // Decodes at least `tokens` tokens after the first; *rate in tokens a second.

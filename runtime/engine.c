@@ -235,17 +235,16 @@ static bool open_lanes(struct engine *e, struct error *error)
     return exec_exchange(e->exec, &engine_block(e)->exchange, e->block.device, EXCHANGED, error);
 }
 
-// The common keys: each lane alone, and all of them, as far as the budget goes.
+// The common keys as far as there is room for them: all lanes, then each lane alone, the first one first, as streams get them.
 static void warm(struct engine *e)
 {
     struct slot *all[MAX_LANES];
     for (int i = 0; i < e->lanes; i++)
         all[i] = &e->slot[i];
     const double start = engine_seconds();
-    if (e->lanes > 1 && engine_lane_count(e->lanes) == e->lanes)
-        engine_capture(e, all, e->lanes);
-    for (int i = 0; i < e->lanes; i++)
-        engine_capture(e, &all[i], 1);
+    bool room = e->lanes == 1 || engine_lane_count(e->lanes) != e->lanes || engine_capture(e, all, e->lanes);
+    for (int i = 0; room && i < e->lanes; i++)
+        room = engine_capture(e, &all[i], 1);
     e->warm_set = (struct warm_set){.graphs = graph_store_counters(e->graphs)->captured,
                                     .bytes = graph_store_bytes(e->graphs),
                                     .seconds = engine_seconds() - start};

@@ -11,8 +11,6 @@
 int engine_test_shared_table, engine_test_no_drain;
 #endif
 
-static const int64_t GRAPHS_WARM = GRAPH_BYTES / 2;
-
 int engine_lane_count(int n)
 {
     int count = 1;
@@ -97,17 +95,18 @@ static bool is_prompt(const struct program *p)
     return p == model.plain_prompt || p == model.prompt || p == model.tail_program;
 }
 
-void engine_capture(struct engine *e, struct slot *const *slots, int count)
+bool engine_capture(struct engine *e, struct slot *const *slots, int count)
 {
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];
-        const bool later = is_prompt(p) && (count > 1 || p != model.tail_program);
-        if (later || graph_store_bytes(e->graphs) > GRAPHS_WARM)
-            continue; // prompts have keys by their lengths; half of the budget is for what is seen later
+        if (is_prompt(p) && (count > 1 || p != model.tail_program))
+            continue; // prompts have keys by their lengths
         struct bind b = bind_lanes(e, p, slots, count);
         struct graph_key key = key_of(e, p, &b, slots);
-        graph_store_warm(e->graphs, e->exec, &key, &b);
+        if (!graph_store_warm(e->graphs, e->exec, &key, &b, GRAPH_WARM_BYTES))
+            return false;
     }
+    return true;
 }
 
 // Books what the host took between two rounds, while the target had nothing to do.
@@ -116,7 +115,7 @@ static void book_launch(struct engine *e, const struct program *program)
     const struct exec_times *t = exec_times(e->exec);
     e->between = e->round_end > 0 && !is_prompt(program);
     if (e->between) {
-        e->counters.gaps++;
+        e->gap[e->counters.gaps++ % GAPS_KEPT] = t->begun - e->round_end;
         e->counters.host_seconds += t->begun - e->round_end;
         e->counters.launch_seconds += t->call;
     }

@@ -25,7 +25,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { GRAPH_COUNT = 512, GRAPH_BYTES = 256 << 20 }; // what the graph store may keep
+// What the graph store may keep, and what it holds at most when the engine has opened.
+enum { GRAPH_COUNT = 512, GRAPH_BYTES = 256 << 20, GRAPH_WARM_BYTES = 64 << 20 };
 
 // What host and device exchange once a round: the program takes it from the host and gives it back.
 struct round_block {
@@ -62,6 +63,8 @@ struct engine_plan {
     int32_t table_size;
 };
 
+enum { GAPS_KEPT = 512 }; // times between two rounds that are kept, the newest
+
 // The graphs that were captured at the start.
 struct warm_set {
     int64_t graphs, bytes;
@@ -90,9 +93,10 @@ struct engine {
     struct stream *first, *last;  // that wait for admission, in order
     bool again;                   // one of them has to be looked at in the next turn, whatever else there is
     struct depth depth;
-    double round_end;     // when the last program's end was seen, if that was a round; else 0
-    uint64_t round_ended; // the same by the device's clock
-    bool between;         // the program that runs is a round that follows one
+    double round_end;      // when the last program's end was seen, if that was a round; else 0
+    uint64_t round_ended;  // the same by the device's clock
+    bool between;          // the program that runs is a round that follows one
+    double gap[GAPS_KEPT]; // host seconds between two rounds, gap n at n modulo GAPS_KEPT
     struct warm_set warm_set;
     void (*meanwhile)(void *user); // called after every launch, or NULL
     void *meanwhile_user;
@@ -171,8 +175,8 @@ bool engine_wait(struct engine *engine, struct error *error);
 bool engine_run(struct engine *engine, const struct program *program, struct slot *const *slots, int count,
                 struct error *error);
 
-// Captures the programs of every round of these lanes.
-void engine_capture(struct engine *engine, struct slot *const *slots, int count);
+// Captures the programs of every round of these lanes. False when there is no room for one more.
+bool engine_capture(struct engine *engine, struct slot *const *slots, int count);
 
 // Maps pages so that positions below `positions` are backed. False when the stream's promise is used up.
 bool engine_map(struct engine *engine, struct slot *slot, int positions, struct error *error);

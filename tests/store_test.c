@@ -35,6 +35,15 @@ static void emit(struct exec *e, const struct bind *b)
     exec_launch(e, KERNEL_add, &args, sizeof args, 0, 1);
 }
 
+enum { LONG = 100 }; // launches, more than a GPU gets at once
+
+static void emit_long(struct exec *e, const struct bind *b)
+{
+    for (int i = 0; i < LONG; i++)
+        emit(e, b);
+}
+
+static const struct program lengthy = {.name = "lengthy", .rows = 1, .launches = LONG, .emit = emit_long};
 static const struct program toy = {.name = "toy", .rows = 1, .launches = 1, .emit = emit};
 static const struct program other = {.name = "other", .rows = 1, .launches = 1, .emit = emit};
 
@@ -141,10 +150,30 @@ static void warm(void)
     struct graph_key key = {
         .program = &toy, .lanes = 1, .rows = 1, .generation = 1, .draft = {1}, .table = {b.lanes.table[0]}};
     device_zero(&block->total, sizeof block->total);
-    graph_store_warm(s.store, s.exec, &key, &b);
-    ok(result() == 0, "warming captures and does not run", NULL);
-    ok(run(&s, &toy, 1, 1, 1) == 10 && graph_store_counters(s.store)->replayed == 1,
-       "a warmed key replays at first sight", NULL);
+    const struct graph_counters *c = graph_store_counters(s.store);
+    bool kept = graph_store_warm(s.store, s.exec, &key, &b, ROOM);
+    ok(kept && result() == 0, "warming captures and does not run", NULL);
+    ok(run(&s, &toy, 1, 1, 1) == 10 && c->replayed == 1, "a warmed key replays at first sight", NULL);
+    const int64_t bytes = graph_store_bytes(s.store);
+    ok(graph_store_warm(s.store, s.exec, &key, &b, 0) && c->captured == 1, "one that is held is not captured anew",
+       NULL);
+    key.program = &other;
+    kept = graph_store_warm(s.store, s.exec, &key, &b, bytes);
+    ok(!kept && graph_store_bytes(s.store) == bytes && c->captured == 1 && c->evicted == 0,
+       "one for which there is no room is not kept, and no other leaves for it", NULL);
+    ok(run(&s, &other, 1, 1, 1) == 10 && c->eager == 1, "its key runs eagerly at first sight", NULL);
+    kept = graph_store_warm(s.store, s.exec, &key, &b, ROOM);
+    ok(kept && graph_store_bytes(s.store) > bytes, "red: with room it is kept, and takes more", NULL);
+    close_scene(&s);
+}
+
+static void many_launches(void)
+{
+    struct scene s = open_scene(ROOM, 8);
+    const float eager = run(&s, &lengthy, 1, 1, 1), first = run(&s, &lengthy, 1, 1, 1);
+    ok(eager == 10 * LONG && first == eager && run(&s, &lengthy, 1, 1, 1) == eager &&
+           graph_store_counters(s.store)->replayed == 2,
+       "a program of many launches: all of them in each replay", NULL);
     close_scene(&s);
 }
 
@@ -222,6 +251,7 @@ int main(void)
     budgets();
     failed_capture();
     warm();
+    many_launches();
     views();
     red_controls();
     device_free(block, sizeof *block);
