@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What graphs/exec_cuda.c asks of the driver: a replayed program costs one call, waiting for it none; the
+// What graphs/exec_cuda.c asks of the driver: a replayed program costs a call a piece, waiting for it none; the
 // host's block changes when somebody waits; a device that fails is found. Red control: without the block the wait is a call of
 // the driver's, which the counts see.
 
 #include "graphs/exec_cuda.c"
 #include "tests/tap.h"
 
-enum { WORK = 100, UNITS = 4 };
+enum { WORK = 100, FEW = 20, UNITS = 4 }; // launches of a program of two pieces, and of one of a single piece
 
 // What the two ends of a program do (kernels/cuda/exchange.cu).
 static void run_take(void *device, const void *host, int units)
@@ -71,15 +71,26 @@ STEPS(X)
 
 static struct block host, device;
 
-static void emit(struct exec *e, const struct bind *bind)
+static void emit_some(struct exec *e, int count)
 {
     struct block *b = &device;
-    (void)bind;
-    for (int i = 0; i < WORK; i++) {
+    for (int i = 0; i < count; i++) {
         if (i % 10 == 8)
             exec_together(e, 2);
         exec_launch(e, i % 2 ? KERNEL_norm : KERNEL_hc_inject, &b, sizeof b, i, 1);
     }
+}
+
+static void emit(struct exec *e, const struct bind *bind)
+{
+    (void)bind;
+    emit_some(e, WORK);
+}
+
+static void emit_few(struct exec *e, const struct bind *bind)
+{
+    (void)bind;
+    emit_some(e, FEW);
 }
 
 static struct exec *open_exec(bool exchange)
@@ -108,15 +119,17 @@ static void replays(void)
     fake.uploads = 0;
     struct recording *r = exec_capture(e, emit, NULL, &bytes);
     const struct recording_facts *f = r ? exec_recording_facts(r) : NULL;
-    ok(r && f->launches == WORK + 2 && f->bytes == bytes && f->capture_seconds > 0 && fake.uploads == 1,
-       "a capture has every launch and both ends, and lies on the device", NULL);
+    ok(r && f->launches == WORK + 2 && f->bytes == bytes && f->capture_seconds > 0 && fake.uploads == 2,
+       "a capture has every launch and both ends, and lies on the device in two pieces", NULL);
     if (!r)
         exit(done());
     ok(device.value == 0 && host.value == 0, "capturing runs nothing", NULL);
     host.value = 5;
     int before = calls();
+    fake.first = 0;
     exec_replay(e, r);
-    ok(calls() - before == 1, "a replay is one call", NULL);
+    ok(calls() - before == 2, "a replay is a call a piece", NULL);
+    ok(fake.first == 1 + PIECE_LAUNCHES, "the first has the program's beginning and few launches", NULL);
     ok(host.value == 5, "the host's block stays as it is until somebody waits", NULL);
     before = calls();
     ok(exec_sync(e, &error) && host.value == 5 + WORK, "then it is what the program made of it", NULL);
@@ -130,6 +143,31 @@ static void replays(void)
     host.value = 2;
     exec_run(e, emit, NULL);
     ok(exec_sync(e, &error) && host.value == 2 + WORK, "eager: the same", NULL);
+    exec_forget(r);
+    exec_close(e);
+}
+
+static void short_program(void)
+{
+    struct exec *e = open_exec(true);
+    struct error error;
+    int64_t bytes;
+    struct recording *r = exec_capture(e, emit_few, NULL, &bytes);
+    const int before = calls();
+    exec_replay(e, r);
+    ok(calls() - before == 1 && exec_sync(e, &error) && host.value == FEW, "a program of few launches is one piece",
+       NULL);
+    const int pieces = fake.instances;
+    exec_forget(r);
+    ok(pieces == 1 && fake.instances == 0, "and nothing is left of it", NULL);
+    r = exec_capture(e, emit, NULL, &bytes);
+    r->pieces--;
+    host.value = 3;
+    fake.patience = 3;
+    exec_replay(e, r);
+    ok(!exec_sync(e, &error) && host.value == 3, "red: without its second piece a program is found not to have ended",
+       error.text);
+    r->pieces++;
     exec_forget(r);
     exec_close(e);
 }
@@ -154,10 +192,12 @@ static void failures(void)
     struct error error = {0};
     int64_t bytes;
     const int instances = fake.instances;
-    fake.fail_end = true; // the capture turns out to be broken
-    ok(!exec_capture(e, emit, NULL, &bytes) && device.value == 0 && fake.instances == instances &&
-           fake.queue.count == 0,
-       "a capture that fails runs nothing and keeps nothing", NULL);
+    for (int piece = 1; piece <= 2; piece++) {
+        fake.fail_end = piece; // that piece of the capture turns out to be broken
+        ok(!exec_capture(e, emit, NULL, &bytes) && device.value == 0 && fake.instances == instances &&
+               fake.queue.count == 0 && fake.fail_end == 0,
+           piece == 1 ? "a capture that fails runs nothing and keeps nothing" : "nor does one whose end fails", NULL);
+    }
     exec_run(e, emit, NULL);
     ok(exec_sync(e, &error) && host.value == WORK, "and the program runs eagerly", NULL);
     struct recording *r = exec_capture(e, emit, NULL, &bytes);
@@ -176,6 +216,7 @@ static void failures(void)
 int main(void)
 {
     replays();
+    short_program();
     without_block();
     failures();
     return done();

@@ -53,7 +53,8 @@ static struct {
     int patience, asked;
     int launches, queries, waits, others; // calls; launches: of graphs and of kernels that run
     int kernels, uploads, instances;
-    bool fail_end;      // the next capture is found broken when it ends
+    int fail_end;       // so many captures from now on one is found broken when it ends; 0: none
+    size_t first;       // launches of the graph that was launched first since somebody cleared this
     cudaError_t broken; // what the device fails with
 } fake;
 
@@ -80,6 +81,7 @@ static inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t str
 {
     (void)stream;
     fake.launches++;
+    fake.first = fake.first ? fake.first : exec->count;
     memcpy(fake.queue.node + fake.queue.count, exec->node, exec->count * sizeof exec->node[0]);
     fake.queue.count += exec->count;
     if (fake.patience == 0)
@@ -118,11 +120,11 @@ static inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int mode)
 static inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
     (void)stream;
-    if (fake.fail_end)
+    const bool fails = fake.fail_end > 0 && --fake.fail_end == 0;
+    if (fails)
         free(fake.capture);
-    *graph = fake.fail_end ? NULL : fake.capture;
+    *graph = fails ? NULL : fake.capture;
     fake.capture = NULL;
-    fake.fail_end = false;
     return *graph ? cudaSuccess : cudaErrorStreamCaptureInvalidated;
 }
 
