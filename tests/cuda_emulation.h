@@ -57,6 +57,8 @@ static struct {
     size_t shared;                           // bytes of a block
     struct emulated_room room[EMULATED_CLUSTER], *here;
     struct emulated_barrier cluster;
+    bool
+        lost; // EMULATED_BARRIERS=lost: barriers of blocks hold nobody up and the last threads go first, which tests must find
     void (*body)(void *);
     void *arguments;
 } emulation;
@@ -82,7 +84,8 @@ static void emulated_wait(struct emulated_barrier *b, unsigned int count)
 
 static inline void __syncthreads(void)
 {
-    emulated_wait(&emulation.here->block, blockDim.x);
+    if (!emulation.lost)
+        emulated_wait(&emulation.here->block, blockDim.x);
 }
 static inline void __syncwarp(void)
 {
@@ -101,6 +104,8 @@ static void emulated_entry(void)
 static void emulated_blocks(unsigned int threads, unsigned int cluster)
 {
     const unsigned int first = blockIdx.x, all = emulation.threads = threads * cluster;
+    const char *barriers = getenv("EMULATED_BARRIERS");
+    emulation.lost = barriers && strcmp(barriers, "lost") == 0;
     for (unsigned int t = 0; t < all; t++) {
         emulation.room[t / threads].left = threads;
         emulation.done[t] = false;
@@ -113,7 +118,8 @@ static void emulated_blocks(unsigned int threads, unsigned int cluster)
     for (unsigned int left = all; left;) {
         unsigned int before = emulation.progress;
         left = 0;
-        for (unsigned int t = 0; t < all; t++) {
+        for (unsigned int i = 0; i < all; i++) {
+            const unsigned int t = emulation.lost ? all - 1 - i : i;
             if (emulation.done[t])
                 continue;
             emulation.current = t;

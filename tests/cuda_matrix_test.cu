@@ -158,7 +158,9 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_steps.h"
 #include "tests/cuda_matrix_two.h"
 
-enum { SLICES_ALONE = 98 }; // the argument that asks for them; 99: experts and steps; a shape's number: that shape
+// What an argument asks for: a shape's number that shape, SLICES_ALONE slices of k, 99 experts and steps, EXPERTS_ALONE + c the
+// case c of experts.
+enum { SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
 
 int main(int count, char **arguments)
 {
@@ -168,7 +170,10 @@ int main(int count, char **arguments)
     for (int i = 0; i < SHAPES; i++)
         if (only < 0 || only == i)
             test_shape(i);
-    if (only < 0 || (only >= SHAPES && only != SLICES_ALONE)) {
+    const int expert_case = only - EXPERTS_ALONE;
+    if (expert_case >= 0 && expert_case < (int)(sizeof expert_cases / sizeof *expert_cases))
+        test_moe(expert_case);
+    else if (only < 0 || (only >= SHAPES && only != SLICES_ALONE)) {
         test_experts();
         test_linear_steps();
         test_two();

@@ -3,6 +3,7 @@
 # The tests of the CUDA matrix kernels. Included by the top Makefile when it wants them, or alone: make -f kernels/cuda/test.mk TARGET
 #   build/cuda-test/matrix        needs a GPU to run; "matrix bench [decode|prompt|few]" times
 #   build/cuda-test/matrix_host   the same tests of the same sources as coroutines on the host (tests/cuda_emulation.h)
+# COMMON=build/common links objects of a CPU build that are there and up to date (`make common`), instead of compiling them again.
 
 NVCC       ?= /usr/local/cuda/bin/nvcc
 CUDA_HOME  ?= /usr/local/cuda
@@ -13,6 +14,8 @@ MATRIX_C   := tests/cuda_matrix_sample.c kernels/cpu/layout.c kernels/cpu/layout
 MATRIX_CU  := $(addprefix kernels/cuda/,linear.cu linear_prompt.cu linear_wide.cu experts.cu experts_prompt.cu experts_wide.cu embed.cu moe.cu)
 MATRIX_H   := $(wildcard kernels/cuda/*.cuh tests/cuda_matrix_*.h tests/cuda_emulation*.h kernels/cpu/*.h)
 MATRIX_OUT := build/cuda-test
+MATRIX_O   := $(patsubst %.c,$(MATRIX_OUT)/%.o,$(if $(COMMON),$(filter tests/%,$(MATRIX_C)),$(MATRIX_C))) \
+              $(if $(COMMON),$(patsubst %.c,$(COMMON)/%.o,$(filter kernels/%,$(MATRIX_C))))
 
 matrix-gpu: $(MATRIX_OUT)/matrix
 matrix-host: $(MATRIX_OUT)/matrix_host
@@ -26,5 +29,5 @@ $(MATRIX_OUT)/%.o: %.cu $(MATRIX_H)
 $(MATRIX_OUT)/kernels/cuda/moe.o: CUDA_FLAGS += -fmad=false
 $(MATRIX_OUT)/matrix: $(MATRIX_CU:%.cu=$(MATRIX_OUT)/%.o) $(MATRIX_OUT)/tests/cuda_matrix_test.o $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o)
 	$(NVCC) $(CUDA_FLAGS) $^ -o $@
-$(MATRIX_OUT)/matrix_host: tests/cuda_matrix_host.cpp $(MATRIX_CU) $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o) tests/cuda_matrix_test.cu $(MATRIX_H)
-	g++ -std=c++17 -O0 -w -I. -Ibuild/common -I$(CUDA_HOME)/include $< $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o) -lm -o $@
+$(MATRIX_OUT)/matrix_host: tests/cuda_matrix_host.cpp $(MATRIX_CU) $(MATRIX_O) tests/cuda_matrix_test.cu $(MATRIX_H)
+	g++ -std=c++17 -O0 -w -I. -Ibuild/common -I$(CUDA_HOME)/include $< $(MATRIX_O) -lm -o $@

@@ -3,6 +3,7 @@
 # The test of the CUDA ops but the matrix products. From the repository root:
 #   make -f kernels/cuda/test_ops.mk gpu     build/cuda-test/cuda_ops_test, to be run on a machine with a GPU
 #   make -f kernels/cuda/test_ops.mk host    build/cuda-test/cuda_ops_host, the same kernels as fibers on this machine
+# COMMON=build/common links objects of a CPU build that are there and up to date (`make common`), instead of compiling them again.
 
 NVCC   ?= nvcc
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a
@@ -11,7 +12,7 @@ OPS    := norm streams inject ngram conv gdn gdn_step mamba append_step attentio
 OPS    := $(filter $(OPS),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
 CPU    := norm streams ngram recurrent mamba attention index moe control
 HEADS  := $(wildcard kernels/cuda/*.cuh kernels/cpu/*.h tests/cuda_ops_*.cuh tests/cuda_fake/*.h)
-CPU_O  := $(CPU:%=$(B)/cpu/%.o) $(B)/cpu/layout_row.o
+CPU_O  := $(if $(COMMON),$(CPU:%=$(COMMON)/portable/kernels/cpu/%.o) $(COMMON)/kernels/cpu/layout_row.o,$(CPU:%=$(B)/cpu/%.o) $(B)/cpu/layout_row.o)
 NFLAGS := -std=c++17 -O3 -I. -Ibuild/common -fmad=false $(GENCODE) -Xcompiler -Wall,-Wextra,-fno-strict-aliasing
 HFLAGS := -std=gnu++17 -O1 -g -fno-strict-aliasing -I. -Ibuild/common -Itests/cuda_fake -DCUDA_EMULATION -Wno-unknown-pragmas -ffp-contract=off
 

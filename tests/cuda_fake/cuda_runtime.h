@@ -5,7 +5,8 @@
 //
 // Invariant: a fiber runs until it waits for others; those that wait are resumed in ascending order of threads, or descending
 // with FAKE_ORDER=down, so a missing barrier shows as a difference between the two. With FAKE_ORDER=blocks a block of a cluster goes as
-// far as it can before the next one begins, which shows a missing barrier of clusters. Shared memory starts as NaN bits.
+// far as it can before the next one begins, which shows a missing barrier of clusters. Shared memory starts as NaN bits. Red control:
+// with FAKE_BARRIERS=lost the barriers of blocks hold nobody up.
 
 #ifndef CUDA_FAKE_RUNTIME_H
 #define CUDA_FAKE_RUNTIME_H
@@ -151,6 +152,7 @@ struct fake_world {
     struct fake_fiber fiber[FAKE_MOST], *now;
     struct fake_block block[16];
     struct fake_meeting cluster;
+    bool lost; // FAKE_BARRIERS=lost
     void *home;
     dim3 grid, threads;
     void (*body)(void *);
@@ -249,7 +251,8 @@ static inline unsigned fake_resume_block(unsigned b, unsigned threads)
 inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned bz)
 {
     const unsigned threads = fake.threads.x;
-    const char *order = getenv("FAKE_ORDER");
+    const char *order = getenv("FAKE_ORDER"), *barriers = getenv("FAKE_BARRIERS");
+    fake.lost = barriers && barriers[0] == 'l';
     const bool down = order && order[0] == 'd', alone = order && order[0] == 'b';
     fake.cluster = {0, (int)(blocks * threads), 0};
     for (unsigned b = 0; b < blocks; b++) {
@@ -321,7 +324,8 @@ static inline void *fake_shared()
 }
 static inline void __syncthreads()
 {
-    fake_meet(&fake.now->block->meeting);
+    if (!fake.lost)
+        fake_meet(&fake.now->block->meeting);
 }
 static inline void __threadfence_system()
 {
