@@ -80,6 +80,14 @@ program sanitizer 'echo "RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 war
 check "an error that a sanitizer finds" 1 "memcheck-ops-rows .*: exit code 9" --sections sanitizer
 program sanitizer 'echo "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)"'
 check "a warning of a sanitizer" 1 "racecheck-ops-rows .*: not clean" --sections sanitizer
+good
+SANITIZER_TOOLS=synccheck,memcheck
+export SANITIZER_TOOLS
+check "some tools of the sanitizer" 0 "^# 0 of .* tasks failed" --sections sanitizer
+name="and no other"
+echo "$text" | grep -q "synccheck-matrix-99" && ! echo "$text" | grep -q -e racecheck -e initcheck
+tell $?
+unset SANITIZER_TOOLS
 check "a section that does not exist" 2 "expected some of" --sections speed
 check "a bundle that is not there" 2 "no such file" --bundle nothing
 mkdir -p old
@@ -108,6 +116,7 @@ done
 for n in 0 -1 010 1.5 99999999999999999999 86401; do refused "a limit of $n" "expected a number from 1 to 86400" --limit "$n"; done
 for n in 0 257 99999999999999999999; do refused "$n jobs" "expected a number from 1 to 256" --jobs "$n"; done
 SANITIZER_SECONDS=1e3 refused "seconds of the sanitizers that are no number" "SANITIZER_SECONDS"
+SANITIZER_TOOLS=memcheck,leaks refused "a tool that the sanitizer does not have" "SANITIZER_TOOLS: expected some of memcheck, racecheck, initcheck, synccheck, found 'leaks'"
 : >file
 refused "logs in a file" "cannot be made" --out file/logs
 rm old/keys.log
