@@ -17,7 +17,10 @@ local function ids_of(value, vocabulary)
     local count = math.tointeger(tonumber(value))
     local seen = {}
     if count then
-        for id = 0, math.min(count, vocabulary) - 1 do seen[id] = true end
+        if count < LEAST or count > vocabulary then
+            fail("--draft-vocab: a number of ids from %d to %d, or a file of them, is expected, found %s", LEAST, vocabulary, value)
+        end
+        for id = 0, count - 1 do seen[id] = true end
         return seen
     end
     local f, message = io.open(value, "rb")

@@ -57,8 +57,7 @@ static struct {
     size_t shared;                           // bytes of a block
     struct emulated_room room[EMULATED_CLUSTER], *here;
     struct emulated_barrier cluster;
-    bool
-        lost; // EMULATED_BARRIERS=lost: barriers of blocks hold nobody up and the last threads go first, which tests must find
+    bool lost; // EMULATED_BARRIERS=lost: barriers of blocks hold nobody up, and the last threads go first
     void (*body)(void *);
     void *arguments;
 } emulation;

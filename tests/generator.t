@@ -482,10 +482,15 @@ local function check_bad()
     local good = write_toy("bad", toy_config("fn-tiny"))
     status, message = generate(good, out, "--model qwen3_5")
     ok(status == 2 and message:find("is of family flashnext, but MODEL=qwen3_5 was asked for\n$"), "bad option: another family", message)
-    for _, o in ipairs { "--lanes 9", "--window 0", "--chunk x", "--what", "--recipe int3", "--lanes" } do
+    for _, o in ipairs { "--lanes 9", "--window 0", "--chunk x", "--what", "--recipe int3", "--lanes",
+        "--draft-vocab 15", "--draft-vocab 321", "--draft-vocab -1", "--draft-vocab none" } do
         status, message = generate(good, out, o)
         ok(status == 2 and message:find("^pianola: [^\n]+\n$") and quiet_directory(out), "bad option: " .. o, message)
     end
+    _, message = generate(good, out, "--draft-vocab 321") -- one more than the toy has
+    ok(message:find("from 16 to 320, or a file of them, is expected, found 321\n$"), "bad option: the range of a draft vocabulary",
+        message)
+    ok(generate(good, folder "whole", "--draft-vocab 320") == 0, "a draft vocabulary of all ids is one")
     ok(generate(good, out) == 0 and not quiet_directory(out), "the config that these are made of is good")
 end
 
