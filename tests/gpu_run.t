@@ -81,6 +81,16 @@ check "an error that a sanitizer finds" 1 "memcheck-ops-rows .*: exit code 9" --
 program sanitizer 'echo "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)"'
 check "a warning of a sanitizer" 1 "racecheck-ops-rows .*: not clean" --sections sanitizer
 good
+# shellcheck disable=SC2016 # The program's own.
+program build/cuda/tests/matrix '[ -e build/taken ] || { : >build/taken; echo "Bail out! cudaMalloc: out of memory"; exit 1; }; echo "ok 1 - one"; echo 1..1'
+rm -f build/taken
+check "memory that others had: once more" 0 "^ok .* kernels matrix (1 checks" --sections kernels
+name="and that is said"
+echo "$text" | grep -q "kernels matrix: the card's memory was short; again later"
+tell $?
+program build/cuda/tests/matrix 'echo "Bail out! cudaMalloc: out of memory"; exit 1'
+check "memory that is missing when fewer run is a failure" 1 "^not ok .* kernels matrix .*: exit code 1" --sections kernels
+good
 SANITIZER_TOOLS=synccheck,memcheck
 export SANITIZER_TOOLS
 check "some tools of the sanitizer" 0 "^# 0 of .* tasks failed" --sections sanitizer
