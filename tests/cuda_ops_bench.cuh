@@ -9,7 +9,7 @@
 #include "tests/cuda_ops_rig.cuh"
 
 #ifdef CUDA_EMULATION
-static void bench_all(bool)
+static void bench_all(const char *)
 {
 }
 #else
@@ -52,13 +52,7 @@ static int bench_warm(int us)
 template <typename A>
 static void bench(const char *name, cudaError_t (*op)(cudaStream_t, const A *, int), const A *args, int rows, int count)
 {
-    A copy = *args;
-    uint64_t words[sizeof(A) / 8];
-    memcpy(words, &copy, sizeof words);
-    for (size_t i = 0; i < sizeof(A) / 8; i++)
-        if (rig_inside(words[i]))
-            words[i] = (uint64_t)(rig_device + (words[i] - (uint64_t)rig_host));
-    memcpy(&copy, words, sizeof words);
+    const A copy = translated(*args);
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -173,6 +167,131 @@ static void bench_states(int rows, int direct, int count)
     if (rows <= MAX_WINDOW)
         bench(direct ? "the same in one step, direct" : "the same in one step, window", bench_delta_step, &delta, rows,
               count);
+}
+
+enum { BENCH_LAYERS = 6, BENCH_ROUNDS = 8 };
+
+// What stands between two steps: blocks that fill their multiprocessors, as the products do, with as much code as takes the place of all
+// other code near them. There are two, so that one's code is not there either when it begins.
+template <int WHICH> __global__ void __launch_bounds__(512, 1) bench_between(int cycles, float *sink)
+{
+    enum { CHAINS = 8, LENGTH = 1024 };
+    pdl_wait();
+    pdl_trigger();
+    const long long start = clock64();
+    if (threadIdx.x < 32) {
+        float x[CHAINS];
+#pragma unroll
+        for (int i = 0; i < CHAINS; i++)
+            x[i] = (float)(threadIdx.x + i);
+#pragma unroll
+        for (int i = 0; i < CHAINS * LENGTH; i++)
+            x[i % CHAINS] = fmaf(x[i % CHAINS], 0.999f, (float)(i + WHICH));
+#pragma unroll
+        for (int i = 1; i < CHAINS; i++)
+            x[0] += x[i];
+        if (x[0] == 0.5f)
+            *sink = x[0];
+    }
+    while (clock64() - start < cycles)
+        ;
+}
+
+// Microseconds of each step of `d` (several layers, one after the other) behind a kernel that fills the card, less that kernel alone.
+static void bench_between_steps(const char *name, const struct bench_delta *d, int rows)
+{
+    cudaEvent_t from, to;
+    cudaStream_t stream;
+    float best[2] = {1e9f, 1e9f};
+    rig_check(cudaStreamCreate(&stream), "stream");
+    cudaEventCreate(&from);
+    cudaEventCreate(&to);
+    for (int with = 0; with < 2; with++) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        rig_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+        for (int i = 0; i < BENCH_LAYERS * BENCH_ROUNDS; i++) {
+            rig_check(launch(stream, 132, 512, 200 << 10, i % 2 ? bench_between<0> : bench_between<1>, 4000,
+                             (float *)rig_device),
+                      name);
+            if (with)
+                rig_check(bench_delta_step(stream, &d[i % BENCH_LAYERS], rows), name);
+        }
+        rig_check(cudaStreamEndCapture(stream, &graph), "capture");
+        rig_check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+        bench_warm(5000);
+        for (int i = 0; i < 12; i++) {
+            float ms;
+            cudaEventRecord(from, stream);
+            cudaGraphLaunch(exec, stream);
+            cudaEventRecord(to, stream);
+            rig_check(cudaEventSynchronize(to), name);
+            cudaEventElapsedTime(&ms, from, to);
+            best[with] = ms < best[with] ? ms : best[with];
+        }
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+    }
+    cudaStreamDestroy(stream);
+    printf("# %-52s %9.2f us\n", name, (double)(best[1] - best[0]) * 1000 / (BENCH_LAYERS * BENCH_ROUNDS));
+    fflush(stdout);
+}
+
+// Several layers of `heads` value heads with states that do not fit in the cache together; 1 .. `lanes` lanes, each a power of two or 6.
+static void bench_layers(int heads, int lanes)
+{
+    const int channels = 4096 + heads * 128, most = lanes * 6;
+    const int64_t history = 4LL * channels * (3 + MAX_WINDOW),
+                  state = 4 * ((int64_t)heads * 128 * 128 + MAX_WINDOW * (2048 + heads * 130));
+    struct lane_set set = {};
+    struct lane *lane[MAX_LANES];
+    rig_reset();
+    struct pass *p = take_pass(most);
+    for (int l = 0; l < lanes; l++) {
+        lane[l] = set.lane[l] = take_lane(BENCH_LAYERS * (history + state), 8);
+        for (int64_t i = 0; i < BENCH_LAYERS * (history + state) / 4; i++)
+            ((float *)lane[l]->run)[i] = rig_float(0.5f);
+    }
+    float *c = take_floats((int64_t)most * channels, 1), *y = take<float>((int64_t)most * channels),
+          *b = take_floats(most * 2LL * heads, 1), *w = take_floats(4LL * channels, 1),
+          *prepared = take<float>(most * 4352LL), *o = take<float>(most * heads * 128LL),
+          *z = take_floats(most * heads * 128LL, 1), *out = take<float>(most * heads * 128LL);
+    push_all();
+    for (int mode = 0; mode < 4; mode++) // one row direct, a window of one, of two and of six
+        for (int n = 1; n <= lanes; n += n < 2 ? 1 : 2) {
+            static const int rows[] = {1, 1, 2, 6}, folds[] = {0, 1, 2, 4};
+            struct bench_delta layers[BENCH_LAYERS];
+            char name[80];
+            pass_clear(p);
+            set.count = n;
+            for (int l = 0; l < n; l++) {
+                pass_add(p, l, 50, rows[mode]);
+                lane[l]->fold = folds[mode];
+                push(lane[l], sizeof *lane[l]);
+            }
+            push_pass(p, most);
+            for (int i = 0; i < BENCH_LAYERS; i++) {
+                const int64_t at = i * (history + state);
+                layers[i].conv = {p, set, channels, 4, 1, ACT_SILU, channels, channels, !mode, at, c, w, NULL, y};
+                layers[i].gdn = {p,         set,         16,    heads,        128, 128, channels,         heads,
+                                 heads,     heads * 128, !mode, at + history, y,   b,   b + most * heads, w,
+                                 w + heads, prepared,    o};
+                layers[i].norm = {p, heads, 128, heads * 128, heads * 128, heads * 128, ACT_SIGMOID,
+                                  0, 1e-6f, o,   z,           w,           out};
+                layers[i] = translated(layers[i]);
+            }
+            snprintf(name, sizeof name, "16/%d heads, %d lanes of %d rows, %d before, %s", heads, n, rows[mode],
+                     folds[mode], mode ? "window" : "direct");
+            bench_between_steps(name, layers, n * rows[mode]);
+        }
+}
+
+// The step of a DeltaNet layer behind a product.
+static void bench_deltanet(void)
+{
+    bench_layers(48, 8);
+    bench_layers(32, 8);
+    bench_layers(16, 8);
 }
 
 // A choice and the attention that follows it.
@@ -327,11 +446,16 @@ static void bench_attention(void)
     }
 }
 
-static void bench_all(bool attention)
+// what: NULL, everything; "attention" or "deltanet".
+static void bench_all(const char *what)
 {
     bench_warm(500000);
+    if (!what || strcmp(what, "deltanet") == 0)
+        bench_deltanet();
+    if (what && strcmp(what, "deltanet") == 0)
+        return;
     bench_attention();
-    if (attention)
+    if (what)
         return;
     for (int rows = 1; rows <= 24; rows += rows == 1 ? 5 : 18)
         bench_rows(rows);

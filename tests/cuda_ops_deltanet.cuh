@@ -91,14 +91,14 @@ static void delta_pass(struct delta *d, int most, bool direct)
     d->conv.direct = d->gdn.direct = direct;
 }
 
-// Rows of one lane, more than are staged at a time.
-static void delta_long_pass(struct delta *d)
+// Rows of one lane, more than are staged at a time, with many or few pending.
+static void delta_long_pass(struct delta *d, int pending)
 {
     int l = 0;
     while (!d->lane[l])
         l++;
     pass_clear(d->pass);
-    d->lane[l]->fold = 2;
+    d->lane[l]->fold = pending;
     pass_add(d->pass, l, 50, d->gdn.lanes.count * MAX_WINDOW - 5);
     d->conv.direct = d->gdn.direct = 1;
 }
@@ -187,9 +187,10 @@ static void test_deltanet(void)
                 delta_pass(&d, most, direct);
                 equal = delta_same(&d, FAULT_NONE) && equal;
             }
-            if (direct)
-                delta_long_pass(&d);
-            equal = delta_same(&d, FAULT_NONE) && equal;
+            for (int pending = 2; direct && pending < MAX_WINDOW; pending += 11) {
+                delta_long_pass(&d, pending);
+                equal = delta_same(&d, FAULT_NONE) && equal;
+            }
             ok(equal, "deltanet %d/%d x %d x %d, %d lanes, %s: the bits of its ops", s[0], s[1], s[2], s[3], s[4],
                direct ? "direct" : "windows");
         }

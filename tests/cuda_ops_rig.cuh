@@ -174,16 +174,23 @@ template <typename T> static T *pull(const T *p, int64_t n)
 
 // ---- launches ------------------------------------------------------------------------------------------------------------------
 
+// Arguments with the device's addresses.
+template <typename A> static A translated(const A &args)
+{
+    A copy = args;
+    uint64_t words[sizeof(A) / 8];
+    memcpy(words, &copy, sizeof words);
+    for (uint64_t &word : words)
+        if (rig_inside(word))
+            word = (uint64_t)(rig_device + (word - (uint64_t)rig_host));
+    memcpy(&copy, words, sizeof words);
+    return copy;
+}
+
 // Runs an op on the device with `capacity` rows.
 template <typename A> static void gpu(cudaError_t (*op)(cudaStream_t, const A *, int), const A *args, int capacity)
 {
-    A copy = *args;
-    uint64_t words[sizeof(A) / 8];
-    memcpy(words, &copy, sizeof words);
-    for (size_t i = 0; i < sizeof(A) / 8; i++)
-        if (rig_inside(words[i]))
-            words[i] = (uint64_t)(rig_device + (words[i] - (uint64_t)rig_host));
-    memcpy(&copy, words, sizeof words);
+    const A copy = translated(*args);
     rig_check(op(0, &copy, capacity), "launch");
     rig_check(cudaDeviceSynchronize(), "kernel");
 }

@@ -11,19 +11,6 @@ extern "C" cudaError_t cuda_inject_norm(cudaStream_t, const void *const *, int);
 extern "C" cudaError_t cuda_sum_inject(cudaStream_t, const void *const *, int);
 extern "C" cudaError_t cuda_sum_inject_norm(cudaStream_t, const void *const *, int);
 
-// Arguments with the device's addresses.
-template <typename A> static A translated(const A &args)
-{
-    A copy = args;
-    uint64_t words[sizeof(A) / 8];
-    memcpy(words, &copy, sizeof words);
-    for (uint64_t &word : words)
-        if (rig_inside(word))
-            word = (uint64_t)(rig_device + (word - (uint64_t)rig_host));
-    memcpy(&copy, words, sizeof words);
-    return copy;
-}
-
 // The arrays that a step promises, of its ops run one by one and of the step itself. break_it: the step gets another epsilon.
 static bool step_same(const struct moe_sum_args &sum, const struct hc_inject_args &inject, const struct norm_args &norm,
                       bool with_sum, bool with_norm, int rows, bool break_it)

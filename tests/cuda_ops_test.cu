@@ -2,7 +2,7 @@
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
 //   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention caches control draws; all of them without arguments
-//   cuda_ops_test bench [attention]   times of all ops, of what is around attention
+//   cuda_ops_test bench [attention|deltanet]   times of all ops, of what is around attention, of DeltaNet layers
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
 #include "tests/cuda_ops_append.cuh"
@@ -32,7 +32,7 @@ int main(int count, char **names)
 #endif
     rig_open();
     if (count >= 2 && strcmp(names[1], "bench") == 0) {
-        bench_all(count > 2);
+        bench_all(count > 2 ? names[2] : NULL);
         return 0;
     }
     if (wanted(count, names, "rows")) {
