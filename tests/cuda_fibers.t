@@ -3,7 +3,8 @@
 #
 # The CUDA kernels as threads of the host, which need no GPU: both builds of them compile, and a quick part of each passes. The rest
 # by hand: build/cuda-test/matrix_host and build/cuda-test/cuda_ops_host without arguments (kernels/cuda/README.md).
-# Red controls: a build in which CUDA's words are missing; barriers that hold nobody up, in either program. NVCC= names a toolkit.
+# Red controls: a build in which CUDA's words are missing; barriers that hold nobody up, and a card with too little shared memory, in
+# either program. NVCC= names a toolkit.
 
 set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that runs this test, whose jobs are not ours
@@ -48,7 +49,7 @@ tell $? "red: a build that does not compile is found" "$out/red.log"
 
 # ---- quick parts -----------------------------------------------------------------------------------------------------------
 
-# A line: name, whether it must fail, the environment, the program with its argument. matrix_host: a bf16 shape, one of each way that
+# A line: name, whether it must fail, the environment (words), the program with its argument. matrix_host: a bf16 shape, one of each way that
 # numbers are coded, and experts; in the other order of threads what is cheap.
 cat >"$out/list" <<END
 bf16|0|A=|matrix_host 2
@@ -67,8 +68,10 @@ control|0|A=|cuda_ops_host control
 rows, last threads first|0|FAKE_ORDER=down|cuda_ops_host rows
 append, last threads first|0|FAKE_ORDER=down|cuda_ops_host append
 steps, a block as far as it can|0|FAKE_ORDER=blocks|cuda_ops_host steps
+draws, on a card with the least room and without clusters|0|FAKE_ROOM=99 FAKE_MAJOR=8|cuda_ops_host draws
 red: matrix kernels without barriers are found|1|EMULATED_BARRIERS=lost|matrix_host 8
 red: ops without barriers are found|1|FAKE_BARRIERS=lost|cuda_ops_host rows
+red: draws that ask for more room than a card has are found|1|FAKE_ROOM=90 FAKE_MAJOR=8|cuda_ops_host draws
 END
 
 # Runs the line $1 of the list; its log says at the end whether all checks that were planned were made and held.
@@ -76,7 +79,7 @@ cat >"$out/one" <<'END'
 IFS='|' read -r name red setting program <<LINE
 $(sed -n "$1p" "$2/list")
 LINE
-timeout 120 env "$setting" build/cuda-test/$program >"$2/$1.log" 2>&1 </dev/null
+timeout 120 env $setting build/cuda-test/$program >"$2/$1.log" 2>&1 </dev/null
 code=$?
 plan=$(sed -n 's/^1\.\.\([0-9]*\)$/\1/p' "$2/$1.log" | tail -1)
 [ $code = 0 ] && [ "${plan:-0}" -gt 0 ] && [ "$(grep -c '^ok ' "$2/$1.log")" = "$plan" ] && good=1 || good=0

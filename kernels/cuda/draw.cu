@@ -73,7 +73,7 @@ DEVICE int32_t draw_gumbel(struct draw_space *s, const struct draw_row *row, str
     }
     // One entry a warp: the score's bits in the scan space, the id beside it in the bins, which nobody reads any more.
     cluster_sync();
-    int32_t *ids = reinterpret_cast<int32_t *>(s->mass[0][0]);
+    int32_t *ids = reinterpret_cast<int32_t *>(s->mass);
     if (threadIdx.x % WARP == 0) {
         s->scan[threadIdx.x / WARP] = (uint64_t)__double_as_longlong(best);
         ids[threadIdx.x / WARP] = token;

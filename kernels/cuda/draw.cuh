@@ -15,7 +15,8 @@
 enum {
     DRAW_THREADS = 1024,
     DRAW_PARTS = 8,
-    DRAW_BINS = 2048,
+    DRAW_BINS = 2048,                         // of levels 0 and 1
+    DRAW_ALL = 2 * DRAW_BINS + DRAW_BINS / 2, // and of all three: the last digit is a bit shorter
     DRAW_LIMBS = 4, // 12 bits of a weight each, so that a sum of them over a million ids fits 32 bits
     DRAW_EACH = DRAW_BINS / DRAW_THREADS,
     DRAW_MANY = 4,
@@ -27,10 +28,10 @@ struct draw_cut {
     int32_t last;
 };
 
-// Shared memory of a block.
+// Shared memory of a block, which has place in the 99 KiB that some cards allow.
 struct draw_space {
-    uint32_t mass[3][DRAW_LIMBS][DRAW_BINS];
-    uint64_t sum[DRAW_BINS]; // of a level over the cluster: this block's share of the bins
+    uint32_t mass[DRAW_LIMBS * DRAW_ALL]; // level after level, limb after limb: draw_bins()
+    uint64_t sum[DRAW_BINS];              // of a level over the cluster: this block's share of the bins
     uint64_t scan[DRAW_THREADS / WARP];
     uint64_t top; // key and complement of the id of the block's highest
     double score; // of the block's best candidate
@@ -43,6 +44,7 @@ struct draw_space {
     uint32_t found;
     uint64_t left;
 };
+static_assert(sizeof(struct draw_space) <= 99 * 1024, "the least that a card with compute capability 8 or more allows");
 
 // What a block looks at, and how the row is drawn.
 struct draw_row {
@@ -112,11 +114,21 @@ DEVICE uint64_t draw_highest(struct draw_space *s, uint64_t mine, int32_t parts)
     return mine;
 }
 
+DEVICE int32_t draw_level_bins(int level)
+{
+    return level == 2 ? DRAW_BINS / 2 : DRAW_BINS;
+}
+
+// Bins of a limb of a level.
+DEVICE uint32_t *draw_bins(struct draw_space *s, int level, int limb)
+{
+    return s->mass + level * DRAW_LIMBS * DRAW_BINS + limb * draw_level_bins(level);
+}
+
 DEVICE void draw_clear(struct draw_space *s)
 {
-    uint32_t *mass = &s->mass[0][0][0];
-    for (int32_t i = (int32_t)threadIdx.x; i < 3 * DRAW_LIMBS * DRAW_BINS; i += DRAW_THREADS)
-        mass[i] = 0;
+    for (int32_t i = (int32_t)threadIdx.x; i < DRAW_LIMBS * DRAW_ALL; i += DRAW_THREADS)
+        s->mass[i] = 0;
     if (threadIdx.x == 0)
         s->found = 0;
     __syncthreads();
@@ -126,18 +138,17 @@ DEVICE void draw_clear(struct draw_space *s)
 DEVICE void draw_add(struct draw_space *s, int level, uint32_t key, uint64_t weight, bool count)
 {
     const uint32_t digit = sampler_digit(key, level);
-    atomicAdd(&s->mass[level][0][digit], (uint32_t)weight & 0xfffu);
+    atomicAdd(&draw_bins(s, level, 0)[digit], (uint32_t)weight & 0xfffu);
     for (int limb = 1; !count && limb < DRAW_LIMBS; limb++)
         if (weight >> (12 * limb))
-            atomicAdd(&s->mass[level][limb][digit], (uint32_t)(weight >> (12 * limb)) & 0xfffu);
+            atomicAdd(&draw_bins(s, level, limb)[digit], (uint32_t)(weight >> (12 * limb)) & 0xfffu);
 }
 
 // Sums the bins of a level over the cluster and takes the digit at which a running total from the top reaches what is left.
-// count: the bins
-// have one limb. share >= 0: what is left is that share of the whole first.
+// count: the bins have one limb. share >= 0: what is left is that share of the whole first.
 DEVICE void draw_digit(struct draw_space *s, int level, int32_t parts, bool count, double share)
 {
-    const int32_t each = level == 2 ? DRAW_EACH / 2 : DRAW_EACH, bins = each * DRAW_THREADS;
+    const int32_t bins = draw_level_bins(level), each = bins / DRAW_THREADS;
     const int32_t top = bins - 1 - (int32_t)threadIdx.x * each;
     uint64_t mass[DRAW_EACH] = {}, mine = 0;
     const int32_t share_of_bins = bins / parts, from = (int32_t)blockIdx.x * share_of_bins;
@@ -149,7 +160,7 @@ DEVICE void draw_digit(struct draw_space *s, int level, int32_t parts, bool coun
 #pragma unroll
             for (int limb = 0; limb < DRAW_LIMBS; limb++)
                 if (limb == 0 || !count)
-                    sum += (uint64_t)cluster_map(s->mass[level][limb], (unsigned)p)[from + i] << (12 * limb);
+                    sum += (uint64_t)cluster_map(draw_bins(s, level, limb), (unsigned)p)[from + i] << (12 * limb);
         s->sum[from + i] = sum;
     }
     cluster_sync();
@@ -245,9 +256,8 @@ DEVICE struct draw_cut draw_count(struct draw_space *s, const struct draw_row *r
     return cut;
 }
 
-// Key and complement of the id of the thread's highest logit, the lowest id of equal ones; 0 when none is
-// above -infinity. Threads share groups of
-// four neighbours in turn.
+// Key and complement of the id of the thread's highest logit, the lowest id of equal ones; 0 when none is above -infinity.
+// Threads share groups of four neighbours in turn.
 DEVICE uint64_t draw_mine(const struct draw_row *row)
 {
     float best = -INFINITY;

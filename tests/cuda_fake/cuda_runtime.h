@@ -291,8 +291,11 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, v
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
             cluster = config->attrs[i].val.clusterDim.x;
-    if (config->dynamicSmemBytes > FAKE_SHARED || config->gridDim.x % cluster || config->blockDim.x % 32 ||
-        config->blockDim.x > 1024 || config->gridDim.x * config->gridDim.y * config->gridDim.z == 0)
+    int room = 0;
+    cudaDeviceGetAttribute(&room, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    if (config->dynamicSmemBytes > (size_t)room || config->dynamicSmemBytes > FAKE_SHARED ||
+        config->gridDim.x % cluster || config->blockDim.x % 32 || config->blockDim.x > 1024 ||
+        config->gridDim.x * config->gridDim.y * config->gridDim.z == 0)
         return cudaErrorInvalidValue;
     struct call {
         void (*kernel)(P...);
