@@ -89,10 +89,6 @@ bool exec_profiling(const struct exec *exec, void (*emit)(struct exec *, const s
 // Runs a program eagerly.
 void exec_run(struct exec *exec, void (*emit)(struct exec *, const struct bind *), const struct bind *bind);
 
-// CPU: the thread pool, for measurements that need the same threads. NULL on a GPU.
-struct pool;
-struct pool *exec_pool(struct exec *exec);
-
 // Names of the instruction sets of this build that this machine can run, best first; ends with NULL.
 const char *const *exec_available(void);
 

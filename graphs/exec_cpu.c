@@ -77,11 +77,6 @@ bool exec_behind(const struct exec *exec)
     return false;
 }
 
-struct pool *exec_pool(struct exec *exec)
-{
-    return exec->pool;
-}
-
 void exec_profile(struct exec *exec, void (*emit)(struct exec *, const struct bind *), double *seconds)
 {
     exec->profiled = seconds ? emit : NULL;

@@ -169,12 +169,6 @@ bool exec_behind(const struct exec *exec)
     return true;
 }
 
-struct pool *exec_pool(struct exec *exec)
-{
-    (void)exec;
-    return NULL;
-}
-
 void exec_profile(struct exec *exec, void (*emit)(struct exec *, const struct bind *), double *seconds)
 {
     exec->profiled = seconds ? emit : NULL;

@@ -45,6 +45,7 @@ static bool check_flags(const struct settings *s, struct error *error)
 static bool open_engine(struct bench_turns *b, const struct settings *s, int longest, struct error *error)
 {
     struct engine_options options = cli_engine_options(s);
+    options.no_rewind = true; // turns resume from the prompt cache
     const int64_t need = turn_positions(longest, b->fresh);
     if (!settings_given(s, FLAG_CONTEXT))
         options.context = (int)(need < model.max_context ? need : model.max_context);

@@ -109,6 +109,7 @@ static void print_json(const struct plan *p)
         {"scratch_bytes", m->scratch_bytes},
         {"tables_bytes", m->tables_bytes},
         {"kept_bytes", m->kept_bytes},
+        {"draw_bytes", m->draw_bytes},
         {"process_bytes", p->process_bytes + p->embedded_bytes},
         {"total_bytes", p->total},
         {"available_bytes", p->available},
@@ -175,7 +176,10 @@ static void print_text(const struct plan *p)
         row("prompt cache", m->cache_bytes, note);
     row("scratch", m->scratch_bytes, "of the threads");
     row("tables", m->tables_bytes, "page tables and token ids");
-    row("kept states", m->kept_bytes, "to go back to for the next turn");
+    row("kept states", m->kept_bytes, "to go back to for the next turn; serve has none");
+    snprintf(note, sizeof note, "penalties, logit bias: %s a lane, grammars: %s", cli_bytes(size, m->history_bytes),
+             cli_bytes(other, m->mask_bytes));
+    row("draws", m->draw_bytes, note);
     row("process", p->process_bytes, "code, libraries, tokenizer, graphs");
     if (p->embedded_bytes)
         row("tables in the binary", p->embedded_bytes, "n-gram rows");

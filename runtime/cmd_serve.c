@@ -133,6 +133,7 @@ static void announce(const struct settings *s, const struct server *server)
 static struct engine_options read_engine(const struct settings *s)
 {
     struct engine_options options = cli_engine_options(s);
+    options.no_rewind = true; // turns resume from the prompt cache
     options.cache_bytes = settings_given(s, FLAG_CACHE_GIB) ? (int64_t)(s->cache_gib * GIB) : -1;
     options.cache_disk = s->cache_disk;
     options.cache_disk_bytes = (int64_t)(s->cache_disk_gib * GIB);

@@ -33,18 +33,13 @@ struct constraint *constraint_new(const struct stream_options *o, int32_t vocabu
     memcpy(c->after, o->grammar_after ? o->grammar_after : "", bytes);
     c->marker = bytes ? grammar_marker(c->grammar->vocabulary, c->after, bytes) : -1;
     c->read = o->grammar_read;
-    if (mirror_open(&c->masks, rows * c->words * (int64_t)sizeof(uint32_t), "the masks of a stream", error))
-        return c;
-    constraint_free(c);
-    return NULL;
+    return c;
 }
 
 void constraint_free(struct constraint *c)
 {
     if (!c)
         return;
-    if (c->masks.host)
-        mirror_close(&c->masks);
     grammar_release(c->grammar);
     free(c);
 }
@@ -132,9 +127,10 @@ int constraint_drafts(struct constraint *c, const int32_t *copy, int copies, int
     return count;
 }
 
-bool constraint_mask(struct constraint *c, const int32_t *drafts, int *count, struct error *error)
+bool constraint_mask(struct constraint *c, const struct mirror *masks, const int32_t *drafts, int *count,
+                     struct error *error)
 {
-    uint32_t *rows = c->masks.host;
+    uint32_t *rows = masks->host;
     struct error cause;
     int32_t allowed = 0;
     int row = 0;
@@ -156,6 +152,6 @@ bool constraint_mask(struct constraint *c, const int32_t *drafts, int *count, st
         memcpy(rows + (int64_t)i * c->words, rows, (size_t)c->words * sizeof *rows);
 #endif
     *count = row - 1;
-    mirror_push(&c->masks, 0, (int64_t)row * c->words * (int64_t)sizeof *rows);
+    mirror_push(masks, 0, (int64_t)row * c->words * (int64_t)sizeof *rows);
     return true;
 }

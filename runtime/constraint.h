@@ -15,8 +15,7 @@ enum { CONSTRAINT_AFTER = 64 }; // bytes of the text that a grammar begins after
 
 struct constraint {
     struct grammar *grammar; // held
-    struct mirror masks;     // uint32 [rows][words]
-    int32_t rows, words;     // rows: of a window
+    int32_t rows, words;     // of the masks; rows: of a window
     char after[CONSTRAINT_AFTER];
     size_t after_bytes; // 0: the grammar begins with the reply
     int32_t marker;     // the token that `after` is, or -1
@@ -50,8 +49,9 @@ static inline bool constraint_masks_now(const struct constraint *c)
 // leaves no choice about. At most `room`.
 int constraint_drafts(struct constraint *constraint, const int32_t *copy, int copies, int32_t *drafts, int room);
 
-// Masks of the rows after none, one, ... of the drafts, where the draw finds them. *count: drafts, cut where one leads
-// to a place from which no token goes on. False when that is so before the first.
-bool constraint_mask(struct constraint *constraint, const int32_t *drafts, int *count, struct error *error);
+// Masks of the rows after none, one, ... of the drafts into `masks`, uint32 [rows][words], where the draw finds them. *count: drafts,
+// cut where one leads to a place from which no token goes on. False when that is so before the first.
+bool constraint_mask(struct constraint *constraint, const struct mirror *masks, const int32_t *drafts, int *count,
+                     struct error *error);
 
 #endif

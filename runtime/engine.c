@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening and closing an engine: the memory plan, the weights, lanes, passes and graphs. Nothing is allocated afterwards but
-// for a stream's own bookkeeping.
+// Opening and closing an engine: the memory plan, the weights, lanes, passes and graphs. Afterwards nothing is allocated on the target
+// but for graphs, which have their reserve and do without.
 
 #include "runtime/engine_state.h"
 #include <inttypes.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const int64_t POOL_RESERVE = 512 << 20; // what the driver and streams' own bookkeeping may still take
+static const int64_t POOL_RESERVE = 512 << 20; // what the driver may still take
 static const float DECODE_SHARE = 0.25f, MOST_SHARE = 0.9f;
 
 static bool choose_pace(struct engine *e, struct error *error)
@@ -33,6 +33,7 @@ static bool choose_sizes(struct engine *e, struct error *error)
                                            .page = o->page,
                                            .pool_pages = o->pool_pages,
                                            .kv_cache = o->kv_cache,
+                                           .no_rewind = o->no_rewind,
                                            .cache_bytes = o->cache_bytes};
     if (!memory_plan_make(&e->sizes, &request, error))
         return false;
@@ -118,16 +119,21 @@ static void make_plan(struct engine *e)
     p->arena = model.arena_bytes;
     p->tokens = (e->context + MAX_WINDOW + 2) * (int64_t)sizeof(int32_t);
     p->tables = p->table_size * (int64_t)sizeof(uint32_t);
+    p->history = e->sizes.history_bytes;
+    p->masks = e->sizes.mask_bytes;
+    p->kept = e->sizes.kept_bytes / e->lanes;
 }
 
 // What was allocated is what was planned: a buffer that is added without its line in the plan ends here, not in a full memory.
 static bool check_plan(const struct engine *e, struct error *error)
 {
     const struct engine_plan *p = &e->plan;
-    int64_t planned = p->passes + p->block + p->arena + p->pages + e->lanes * (p->tokens + p->tables);
+    int64_t planned =
+        p->passes + p->block + p->arena + p->pages + e->lanes * (p->tokens + p->tables + p->history + p->masks);
     int64_t claimed = e->passes.bytes + e->block.bytes + model.arena_bytes + e->pages.count * e->pages.page_bytes;
     for (int i = 0; i < e->lanes; i++)
-        claimed += e->slot[i].tokens.bytes + e->slot[i].table.bytes;
+        claimed += e->slot[i].tokens.bytes + e->slot[i].table.bytes + e->slot[i].masks.bytes +
+                   history_claimed(&e->slot[i].history, model.vocabulary);
     if (claimed != planned || p->run_pages * p->page_bytes < model.run_bytes)
         return error_set(error, "the memory plan is wrong: %" PRId64 " bytes were planned, %" PRId64 " are claimed",
                          planned, claimed);
@@ -167,8 +173,12 @@ static bool open_slot(struct engine *e, int i, struct error *error)
     slot->tags = calloc((size_t)e->plan.table_size, sizeof *slot->tags);
     if (!slot->tags || !copy_index_open(&slot->copy))
         return error_set(error, "no memory for a lane");
+    if (!e->options.no_rewind && !(slot->kept_run = device_alloc(e->plan.kept, "a kept state", error)))
+        return false;
     return mirror_open(&slot->tokens, e->plan.tokens, "a lane's tokens", error) &&
-           mirror_open(&slot->table, e->plan.tables, "a lane's page table", error);
+           mirror_open(&slot->table, e->plan.tables, "a lane's page table", error) &&
+           mirror_open(&slot->masks, e->plan.masks, "a lane's masks", error) &&
+           history_open(&slot->history, model.vocabulary, e->context, error);
 }
 
 // What is too much, and the largest context that fits.
@@ -196,8 +206,13 @@ static bool open_pool(struct engine *e, struct error *error)
 {
     struct engine_plan *p = &e->plan;
     const int64_t room = device_free_bytes() - GRAPH_BYTES - POOL_RESERVE, fits = room / p->page_bytes;
-    if (device_apart && !e->options.pool_pages && fits < p->page_count) {
-        if (fits < e->sizes.lane_pages + (int64_t)p->run_pages)
+    if (device_apart && fits < p->page_count) {
+        if (e->options.pool_pages && fits < e->sizes.pages)
+            return error_set(error,
+                             "--pool-pages: %u take %.2f GiB and %.2f GiB of GPU memory are left for them: %lld fit",
+                             e->sizes.pages, (double)(e->sizes.pages * p->page_bytes) / (1 << 30),
+                             (double)room / (1 << 30), (long long)(fits > 0 ? fits : 0));
+        if (!e->options.pool_pages && fits < e->sizes.lane_pages + (int64_t)p->run_pages)
             return too_large(e, room, error);
         if (!e->options.quiet && fits < e->sizes.pages)
             fprintf(
@@ -317,6 +332,9 @@ void engine_close(struct engine *e)
         copy_index_close(&e->slot[i].copy);
         mirror_close(&e->slot[i].tokens);
         mirror_close(&e->slot[i].table);
+        mirror_close(&e->slot[i].masks);
+        history_close(&e->slot[i].history);
+        device_free(e->slot[i].kept_run, e->plan.kept);
     }
     weights_release(&e->weights);
     mirror_close(&e->block);

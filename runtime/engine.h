@@ -39,6 +39,7 @@ struct engine_options {
     bool synthetic;         // generated weights instead of a file
     bool no_drafts;         // leave the draft head out
     bool eager;             // no captured graphs
+    bool no_rewind;         // streams that the caller drives keep no state to go back to: stream_rewind empties them
     bool quiet;             // no progress and start-up lines on stderr
 
     int64_t cache_bytes;      // what kept prompt states may take beside the lanes; 0: no prompt cache;
@@ -47,6 +48,8 @@ struct engine_options {
     int64_t cache_disk_bytes; // what that folder may take; 0: 16 GiB
     int cache_interval;       // positions between states of a long prompt; 0: by the size of a state
 };
+
+enum { BIAS_MOST = 1024 }; // logit biases of a stream at most
 
 struct token_bias {
     int32_t id;
@@ -61,7 +64,7 @@ struct sampling {
     uint64_t seed;
     float presence, frequency;     // off a logit once, and per use, for tokens of the reply; 0: off
     float repetition;              // divides the logits of tokens of prompt and reply; 0 or 1: off
-    const struct token_bias *bias; // added to logits before everything else; copied; distinct ids
+    const struct token_bias *bias; // added to logits before everything else; copied; distinct ids, at most BIAS_MOST
     int bias_count;
 };
 

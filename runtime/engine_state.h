@@ -46,6 +46,9 @@ struct slot {
     struct lane *lane;      // in the round block, host side
     struct mirror tokens;   // int32 [context + MAX_WINDOW + 2] ids by position
     struct mirror table;    // uint32 [table_size] page by position / page
+    struct mirror masks;    // uint32 [window][mask_words(vocabulary)] tokens that its stream's grammar allows
+    struct history history; // what penalties of its stream look at
+    uint8_t *kept_run;      // of the target, run_bytes: the state that its stream can go back to; NULL: none is kept
     uint32_t *tags;         // [table_size] generation of each page of the table
     int32_t mapped;         // pages in the table
     uint32_t run;           // first page of the run
@@ -55,9 +58,10 @@ struct slot {
     struct stream *stream;  // NULL: free
 };
 
-// The parts of what an engine allocates on the target, in bytes, but for weights and kept states.
+// The parts of what an engine allocates on the target, in bytes, but for weights.
 struct engine_plan {
-    int64_t passes, block, arena, tokens, tables, pages;
+    int64_t passes, block, arena, tokens, tables, pages, history, masks,
+        kept; // tokens, tables, history .. kept: of a lane
     uint32_t page_count, run_pages;
     int64_t page_bytes;
     int32_t table_size;
@@ -117,7 +121,7 @@ struct stream {
     struct stream *next; // in the queue
     struct stream_options options;
     struct landing landing;
-    struct history history;        // what penalties look at
+    struct token_bias *bias;       // of its options
     struct logprobs *logprobs;     // [positions], or NULL
     struct constraint *constraint; // its grammar, or NULL
     double copy_chance;            // that a copied token lands
@@ -150,8 +154,7 @@ struct stream {
     int round_from, round_rows, row_first;
     int given_from, given; // reply tokens of the last stream_next or stream_take
     // the kept state: the prompt but its last token, made by prompt-class rows
-    int kept_length;
-    uint8_t *kept_run; // device, run_bytes; NULL: none
+    int kept_length; // in the slot's kept_run; 0: nothing is kept
     struct error cause;
 };
 
@@ -197,7 +200,7 @@ struct stream *stream_new(struct engine *engine, const struct stream_options *op
 
 // Gives a stream a lane, or says why not: then nothing has changed.
 bool stream_attach(struct stream *stream, struct slot *slot, struct error *error);
-// Gives lane, pages and kept state back, after the device has drained.
+// Gives lane and pages back, after the device has drained.
 void stream_detach(struct stream *stream);
 
 // Runs the next chunk of the ids up to position `end`, at most `most` rows; the last token is a chunk of its own. *rows: how

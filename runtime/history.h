@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What penalties look at: the distinct tokens of a stream with their counts, kept where the draw reads them. A function of the
-// stream's own tokens.
+// What penalties look at: the distinct tokens of a lane's stream with their counts, kept where the draw reads them. A function of the
+// stream's own tokens. A lane has one for good, as large as any of its streams needs: nothing but opening can fail.
 
 #ifndef HISTORY_H
 #define HISTORY_H
@@ -10,19 +10,26 @@
 #include "runtime/engine.h"
 
 struct history {
-    struct mirror list;   // struct penalties; host NULL: no penalties
-    int64_t kept_bytes;   // of the list's `kept`
+    struct mirror list;   // struct penalties, then the tokens
+    float *kept;          // of the target: what a draw changes, by row of a window; NULL where draws have scratch
+    int64_t room;         // values a row of it
     int32_t *where;       // [vocabulary] place in the list + 1
     int32_t biases, upto; // the first entries are the biases; tokens that were counted
+    bool on;              // its stream has penalties
 };
 
-// Whether the settings need a history at all.
-bool history_wanted(const struct sampling *sampling);
+// False when there are too many biases, an id is outside the vocabulary or there twice, or a number is not finite.
+bool history_check(const struct sampling *sampling, int vocabulary, struct error *error);
 
-// positions: most tokens. rows: rows of a window for which the device needs memory to keep what it changes; 0: none. False when memory is short, an id is outside the vocabulary or there twice, or a number is not finite.
-bool history_open(struct history *history, const struct sampling *sampling, int vocabulary, int positions, int rows,
-                  struct error *error);
+// Bytes of a history for streams of at most `positions` tokens, in the memory that the target's are of.
+int64_t history_bytes(int vocabulary, int positions);
+int64_t history_claimed(const struct history *history, int vocabulary); // those of an open one
+
+bool history_open(struct history *history, int vocabulary, int positions, struct error *error);
 void history_close(struct history *history);
+
+// Another stream, with settings that were checked and no tokens.
+void history_begin(struct history *history, const struct sampling *sampling);
 
 // Forgets all tokens.
 void history_reset(struct history *history);

@@ -5,6 +5,7 @@
 #include "runtime/memory_plan.h"
 #include "kernels/cpu/kernel.h"
 #include "runtime/device.h"
+#include "runtime/history.h"
 #include "runtime/model.h"
 #include <inttypes.h>
 #include <string.h>
@@ -97,10 +98,13 @@ bool memory_plan_make(struct memory_plan *plan, const struct memory_request *req
     p.tables_bytes = p.lanes * (((int64_t)p.context + MAX_WINDOW + 2) * 4 + (int64_t)p.lane_pages * 4);
     if (!choose_cache(&p, request, error))
         return false;
-    p.kept_bytes = p.lanes * model.run_bytes;
+    p.kept_bytes = request->no_rewind ? 0 : p.lanes * model.run_bytes;
+    p.history_bytes = history_bytes(model.vocabulary, p.context);
+    p.mask_bytes = (int64_t)model.window * mask_words(model.vocabulary) * (int64_t)sizeof(uint32_t);
+    p.draw_bytes = p.lanes * (p.history_bytes + p.mask_bytes);
     p.scratch_bytes = (int64_t)request->threads * KERNEL_SCRATCH;
     p.total = model.weight_bytes + model.arena_bytes + p.kv_bytes + p.run_bytes + p.cache_bytes + p.tables_bytes +
-              p.kept_bytes + p.scratch_bytes;
+              p.kept_bytes + p.draw_bytes + p.scratch_bytes;
     *plan = p;
     return true;
 }

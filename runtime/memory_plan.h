@@ -17,21 +17,24 @@ struct memory_request {
     int context, lanes, page, threads; // 0: the defaults
     int pool_pages;                    // 0: every lane can hold a whole context
     const char *kv_cache;              // NULL: the target's default
+    bool no_rewind;                    // no kept state a lane
     int64_t cache_bytes; // of kept prompt states; 0: none; negative: 16 GiB, and on a CPU no more than the lanes'
 };
 
 struct memory_plan {
     int context, lanes, page, kv_encoding;
     int64_t page_bytes;
-    int32_t lane_pages;               // of a lane's page table: positions, one drafted window, one to spare
-    uint32_t run_pages, pages;        // of a lane's run; of the pool
-    uint32_t whole_pages;             // of a pool in which every lane can hold a whole context
-    uint32_t cache_pages;             // beside them, for kept prompt states
-    int64_t kv_bytes, run_bytes;      // of all lanes, in whole pages
-    int64_t tables_bytes, kept_bytes; // page tables and token ids; a kept state a lane
-    int64_t cache_bytes;              // in whole pages
-    int64_t scratch_bytes;            // of the threads
-    int64_t total;                    // with weights and arena; without what the process itself takes
+    int32_t lane_pages;                // of a lane's page table: positions, one drafted window, one to spare
+    uint32_t run_pages, pages;         // of a lane's run; of the pool
+    uint32_t whole_pages;              // of a pool in which every lane can hold a whole context
+    uint32_t cache_pages;              // beside them, for kept prompt states
+    int64_t kv_bytes, run_bytes;       // of all lanes, in whole pages
+    int64_t tables_bytes, kept_bytes;  // page tables and token ids; a kept state a lane
+    int64_t history_bytes, mask_bytes; // of a lane: for penalties and logit bias, and under grammars
+    int64_t draw_bytes;                // both of all lanes
+    int64_t cache_bytes;               // in whole pages
+    int64_t scratch_bytes;             // of the threads
+    int64_t total;                     // with weights and arena; without what the process itself takes
 };
 
 // Positions that a stream may hold where so many were asked for; 0: none were.

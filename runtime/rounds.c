@@ -198,9 +198,9 @@ static bool prepare(struct engine *e, const struct round *r, struct window *w, s
     struct lane *lane = w->slot->lane;
     struct constraint *c = w->stream->constraint;
     stream_history(w->stream);
-    if (w->bound && !constraint_mask(c, w->draft, &w->drafts, error))
+    if (w->bound && !constraint_mask(c, &w->slot->masks, w->draft, &w->drafts, error))
         return false;
-    lane->mask = w->bound ? c->masks.device : NULL;
+    lane->mask = w->bound ? w->slot->masks.device : NULL;
     lane->halt = c && !c->active && c->marker >= 0 ? c->marker + 1 : 0;
     lane->rows = w->drafts + 1;
     lane->drafts = w->drafts;

@@ -21,6 +21,7 @@ static void reset_lane(struct stream *s)
     struct lane *lane = slot->lane;
     const struct sampling *p = &s->options.sampling;
     struct round_block *block = s->engine->block.device;
+    history_begin(&slot->history, p);
     *lane = (struct lane){.top_k = p->top_k,
                           .temperature = p->temperature,
                           .top_p = p->top_p,
@@ -29,12 +30,11 @@ static void reset_lane(struct stream *s)
                           .head_length = s->follows ? 0 : INT32_MAX,
                           .alternatives = s->options.logprobs > 0 ? s->options.logprobs : 0,
                           .logprobs = s->logprobs ? block->logprobs[slot - s->engine->slot] : NULL,
-                          .penalties = s->history.list.device,
+                          .penalties = slot->history.on ? slot->history.list.device : NULL,
                           .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
     device_zero(lane->run, model.run_bytes);
     copy_index_reset(&slot->copy);
-    history_reset(&s->history);
     s->started = s->first_drawn = false;
     s->round_rows = s->given = s->taken = 0;
     s->kept_length = 0;
@@ -50,7 +50,7 @@ void stream_resume(struct stream *s, int length, bool follows)
     lane->mask = NULL;
     lane->streams_base = length > MAX_WINDOW ? length - MAX_WINDOW : 0;
     copy_index_reset(&s->slot->copy);
-    history_reset(&s->history);
+    history_reset(&s->slot->history);
     s->started = s->first_drawn = false;
     s->round_rows = s->given = s->taken = 0;
 }
@@ -63,9 +63,23 @@ static int most_positions(const struct engine *e)
     return held < e->context ? (int)held : e->context;
 }
 
+// The biases of its options, which the caller may take back: a lane's history takes them in later.
+static bool copy_bias(struct stream *s, struct error *error)
+{
+    struct sampling *p = &s->options.sampling;
+    if (p->bias_count <= 0)
+        return true;
+    const size_t bytes = (size_t)p->bias_count * sizeof *s->bias;
+    s->bias = malloc(bytes);
+    if (!s->bias)
+        return error_set(error, "no memory for %d logit biases", p->bias_count);
+    memcpy(s->bias, p->bias, bytes);
+    p->bias = s->bias;
+    return true;
+}
+
 struct stream *stream_new(struct engine *e, const struct stream_options *options, struct error *error)
 {
-    const bool penalties = history_wanted(&options->sampling), host = exec_pool(e->exec) != NULL;
     if (options->logprobs > LOGPROBS_MOST) {
         error_set(error, "logprobs: at most %d alternatives are expected, found %d", LOGPROBS_MOST, options->logprobs);
         return NULL;
@@ -87,8 +101,7 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
         s->follows = e->openings++ % FOLLOW_EVERY == 0;
     s->landing = e->depth.prior;
     s->copy_chance = s->guess_chance = 0.9;
-    bool ok = !penalties || history_open(&s->history, &options->sampling, model.vocabulary, s->positions,
-                                         host ? 0 : MAX_WINDOW, error);
+    bool ok = history_check(&options->sampling, model.vocabulary, error) && copy_bias(s, error);
     if (ok && options->logprobs) {
         s->logprobs = calloc((size_t)s->positions + 1, sizeof *s->logprobs);
         ok = s->logprobs || error_set(error, "no memory for log-probabilities of %d tokens", s->positions);
@@ -103,7 +116,7 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
 
 void stream_free(struct stream *s)
 {
-    history_close(&s->history);
+    free(s->bias);
     constraint_free(s->constraint);
     free(s->logprobs);
     cache_drop(s);
@@ -212,8 +225,6 @@ void stream_detach(struct stream *s)
     cache_drop(s);
     release_lane(e, slot);
     s->slot = NULL;
-    device_free(s->kept_run, model.run_bytes);
-    s->kept_run = NULL;
     s->kept_length = 0;
 }
 
@@ -318,13 +329,9 @@ static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(vo
 // Keeps the state for a rewind: everything but the last token of the prompt, made by prompt-class rows.
 static void keep_state(struct stream *s)
 {
-    if (!s->kept_run)
-        s->kept_run = device_alloc(model.run_bytes, "a kept state", NULL);
-    if (!s->kept_run || !device_copy(s->kept_run, s->slot->lane->run, model.run_bytes)) {
-        s->kept_length = 0;
-        return; // costs time on the next turn, nothing else
-    }
-    s->kept_length = s->slot->lane->length;
+    const struct slot *slot = s->slot;
+    const bool kept = slot->kept_run && device_copy(slot->kept_run, slot->lane->run, model.run_bytes);
+    s->kept_length = kept ? slot->lane->length : 0; // none costs time on the next turn, nothing else
     s->kept_follows = s->follows;
 }
 
@@ -337,9 +344,9 @@ static bool draw_first(struct stream *s, struct error *error)
     if (c && !constraint_begin(c, s->slot->tokens.host, lane->length, error))
         return false;
     if (constraint_masks_now(c)) {
-        if (!constraint_mask(c, NULL, &(int){0}, error))
+        if (!constraint_mask(c, &s->slot->masks, NULL, &(int){0}, error))
             return false;
-        lane->mask = c->masks.device;
+        lane->mask = s->slot->masks.device;
     }
     const bool ran = run_tail(s, lane->length - 1, 1, NULL, NULL, error);
     lane->mask = NULL;
@@ -500,7 +507,7 @@ const int32_t *stream_tokens(const struct stream *s, int *count)
 void stream_history(struct stream *s)
 {
     const int upto = s->slot->lane->length + s->started;
-    history_add(&s->history, s->slot->tokens.host, upto, s->started ? s->reply_from : upto);
+    history_add(&s->slot->history, s->slot->tokens.host, upto, s->started ? s->reply_from : upto);
 }
 
 void stream_keep_logprobs(struct stream *s)
@@ -527,9 +534,9 @@ int stream_rewind(struct stream *s)
     if (!s->slot)
         return 0;
     struct lane *lane = s->slot->lane;
-    int kept = s->kept_run ? s->kept_length : 0;
+    int kept = s->kept_length;
     s->phase = STREAM_OPEN;
-    if (kept == 0 || !device_copy(lane->run, s->kept_run, model.run_bytes)) {
+    if (kept == 0 || !device_copy(lane->run, s->slot->kept_run, model.run_bytes)) {
         reset_lane(s);
         return 0;
     }
@@ -541,7 +548,7 @@ bool stream_continue(struct stream *s, const int32_t *ids, int count, struct err
 {
     if (!engine_wait(s->engine, error) || !alive(s, error))
         return false;
-    int kept = s->kept_run ? s->kept_length : 0;
+    int kept = s->kept_length;
     if (kept >= count || memcmp(s->slot->tokens.host, ids, (size_t)kept * sizeof *ids) != 0)
         s->kept_length = kept = 0;
     kept = stream_rewind(s);

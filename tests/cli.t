@@ -211,7 +211,7 @@ run info --json && json 'local n = 0; for _, e in ipairs(j.encodings) do n = n +
 ok $? "info --json: the encodings account for the weights"
 run plan && grep -q "total" "$out"
 ok $? "plan"
-run plan --json --context 1024 && cp "$out" "$scratch/plan" && json 'assert(j.total_bytes == j.weight_bytes + j.arena_bytes + j.kv_bytes + j.run_bytes + j.scratch_bytes + j.tables_bytes + j.kept_bytes + j.process_bytes)' <"$out"
+run plan --json --context 1024 && cp "$out" "$scratch/plan" && json 'assert(j.total_bytes == j.weight_bytes + j.arena_bytes + j.kv_bytes + j.run_bytes + j.scratch_bytes + j.tables_bytes + j.kept_bytes + j.draw_bytes + j.process_bytes)' <"$out"
 ok $? "plan --json: the total is the sum of its parts"
 run plan --json --context 1024 --lanes 2 && json 'local k = require("cjson").decode(io.open("'"$scratch"'/plan"):read("a")); assert(j.kv_bytes == 2 * k.kv_bytes and j.run_bytes == 2 * k.run_bytes and j.weight_bytes == k.weight_bytes)' <"$out"
 ok $? "plan: two lanes take twice the cache and the states"

@@ -2,11 +2,12 @@
 //
 // Replies of the embedded model under grammars: for random schemas they always parse and meet the schema, drafted or
 // not and whatever shares the round they are the same tokens, a grammar that begins after the reasoning leaves the
-// reasoning alone, and a dead end ends its request only. Red control: rows that are masked by the first row's mask must
-// be found.
+// reasoning alone, a dead end ends its request only, and none of them needs memory of the target after the start. Red
+// control: rows that are masked by the first row's mask must be found.
 
 #include "runtime/engine_state.h"
 #include "runtime/grammar/match.h"
+#include "tests/contract/memory.h"
 #include "tests/tap.h"
 #include <jansson.h>
 #include <stdlib.h>
@@ -463,12 +464,15 @@ int main(void)
         ok(false, "the engine opens", error.text);
         return done();
     }
+    memory_close(true);
     test_schemas(e);
     test_drafts(e);
     test_after(e);
     test_read(e);
     test_logprobs(e);
     test_dead_end(e);
+    ok(memory_refused() == 0, "no memory of the target was asked for after the start", NULL);
+    memory_close(false);
     for (int i = 0; i < SCHEMAS; i++) {
         json_decref(made[i].schema);
         grammar_release(made[i].grammar);

@@ -4,6 +4,7 @@
 # with what it needs of the engine; contract_test.c is linked with the embedded model as well.
 
 T          := $(B)/tests
+COMMA      := ,
 TEST_NAMES := $(basename $(notdir $(filter-out tests/contract_test.c,$(wildcard tests/*_test.c))))
 TEST_BINARIES := $(TEST_NAMES:%=$(T)/%) $(T)/contract_test $(T)/sim_test
 TEST_SCRIPTS  := $(wildcard tests/*.t)
@@ -32,6 +33,9 @@ $(T)/contract_test: tests/contract_test.c $(T)/engine.a all
 	@echo "  cc $<"
 	@$(CC) $(BASE) -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
+# Of the target's memory, what tests/contract/memory.c stands before.
+MEMORY_WRAPS := $(addprefix -Wl$(COMMA)--wrap=,device_alloc device_host_alloc mirror_open)
+
 # The contract program of a model, beside its binary and its pack: make CHECKPOINT=dir NAME=x contracts
 # Its objects are the same for every model, but for two, whose copies have the faults of red controls.
 CONTRACT := $(patsubst %.c,$(T)/$(TARGET)/%.o,$(wildcard tests/contract/*.c) graphs/store.c runtime/engine_run.c)
@@ -42,7 +46,7 @@ $(T)/$(TARGET)/%.o: %.c $(B)/common/kernel_list.h
 contracts: $(DIR)/contracts
 $(DIR)/contracts: $(CONTRACT) $(T)/$(TARGET)_engine.a all
 	@echo "  cc tests/contract"
-	@$(CC) $(BASE) -o $@ $(CONTRACT) $(wildcard $(GEN)/*.o) $(T)/$(TARGET)_engine.a $(LIBS)
+	@$(CC) $(BASE) $(MEMORY_WRAPS) -o $@ $(CONTRACT) $(wildcard $(GEN)/*.o) $(T)/$(TARGET)_engine.a $(LIBS)
 # The engine of a target without the commands and the server.
 $(T)/$(TARGET)_engine.a: $(KERNEL_OBJECTS) $(filter-out $(B)/common/runtime/main.o $(B)/common/runtime/cmd_%.o $(B)/common/runtime/server/%.o,$(RUNTIME_OBJECTS))
 	@mkdir -p $(@D)
@@ -91,9 +95,9 @@ $(T)/grammar_test: tests/grammar_test.c $(T)/engine.a all
 	@$(CC) $(BASE) -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
 # The red control is compiled into a copy of the constraint.
-$(T)/constraint_test: tests/constraint_test.c runtime/constraint.c $(T)/engine.a all
+$(T)/constraint_test: tests/constraint_test.c tests/contract/memory.c runtime/constraint.c $(T)/engine.a all
 	@echo "  cc $<"
-	@$(CC) $(BASE) -DCONSTRAINT_TEST -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< runtime/constraint.c \
+	@$(CC) $(BASE) -DCONSTRAINT_TEST -Wno-missing-field-initializers -I$(MODEL_TEST)/gen $(MEMORY_WRAPS) -o $@ $< tests/contract/memory.c runtime/constraint.c \
 	    $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.

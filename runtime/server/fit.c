@@ -20,6 +20,7 @@ static bool plan_of(struct memory_plan *plan, const struct engine_options *o, in
                                            .pool_pages = o->pool_pages,
                                            .threads = o->threads ? o->threads : pool_cores(),
                                            .kv_cache = o->kv_cache,
+                                           .no_rewind = o->no_rewind,
                                            .cache_bytes = o->cache_bytes};
     return memory_plan_make(plan, &request, error);
 }
@@ -38,15 +39,16 @@ void fit_print(const struct fit *fit)
 {
     const struct memory_plan *p = &fit->plan;
     char weights[24], arena[24], stream[24], cache[24], sum[24], left[24];
-    fprintf(stderr,
-            "memory: weights %s, arena %s, %d stream%s of %d positions at %s each, prompt cache up to %s; %s of the %s "
-            "that "
-            "were free\n",
-            cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes,
-            p->lanes == 1 ? "" : "s", p->context,
-            cli_bytes(stream, (p->kv_bytes + p->run_bytes + p->tables_bytes + p->kept_bytes) / p->lanes),
-            cli_bytes(cache, p->cache_bytes), cli_bytes(sum, need(p)),
-            fit->free_bytes < 0 ? "unknown bytes" : cli_bytes(left, fit->free_bytes));
+    fprintf(
+        stderr,
+        "memory: weights %s, arena %s, %d stream%s of %d positions at %s each, prompt cache up to %s; %s of the %s "
+        "that "
+        "were free\n",
+        cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes, p->lanes == 1 ? "" : "s",
+        p->context,
+        cli_bytes(stream, (p->kv_bytes + p->run_bytes + p->tables_bytes + p->kept_bytes + p->draw_bytes) / p->lanes),
+        cli_bytes(cache, p->cache_bytes), cli_bytes(sum, need(p)),
+        fit->free_bytes < 0 ? "unknown bytes" : cli_bytes(left, fit->free_bytes));
 }
 
 // The most lanes, up to `most`, whose plan fits; 0: not even one.

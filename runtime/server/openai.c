@@ -9,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BIAS_MOST = 1024 };
-
 void ask_rename(struct exchange *x, const char *ours, const char *theirs)
 {
     for (int i = 0; i < x->renamed_count; i++)

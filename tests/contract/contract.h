@@ -25,6 +25,9 @@ void contract_faults(int context, const struct scene_prompt *prompts, int count,
 // Prompts that begin at kept states, against the right replies of whole prompts: right[prompt * WAYS + way].
 void contract_resumed(int context, const struct scene_prompt *prompts, int count, const struct scene_reply *right);
 
+// Streams of an engine that gets no more of the target's memory once it has opened, against right as above.
+void contract_ready(int context, const struct scene_prompt *prompts, int count, const struct scene_reply *right);
+
 // Eight requests over half a pool, each equal to alone.
 void contract_pool(void);
 

@@ -203,6 +203,7 @@ void contract_matrix(bool whole)
     together(whole);
     chunks();
     contract_resumed(CONTEXT, prompts, PROMPTS, right);
+    contract_ready(CONTEXT, prompts, PROMPTS, right);
     caches();
     contract_pool();
 }

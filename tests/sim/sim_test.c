@@ -379,6 +379,8 @@ static void tick(struct episode *x, bool arrivals)
         if (x->client[i].stream)
             (x->client[i].direct ? drive : watch)(x, &x->client[i]);
     check_pool(x);
+    if (faults.late)
+        find(x, x->client, "memory of the target was asked for after the start");
     toy_clock += 1e-5 * (double)toy_below(10);
 }
 
@@ -405,6 +407,8 @@ static int64_t play(struct episode *x, uint64_t seed)
     toy_clock = 1;
     if (!open_engine(x))
         return 0;
+    faults.ready = true;
+    faults.late = 0;
     for (int i = 0; i < TICKS && !x->finding[0]; i++)
         tick(x, true);
     int left = 1;
@@ -422,6 +426,7 @@ static int64_t play(struct episode *x, uint64_t seed)
     if (!x->finding[0] && (c.pages_claimed * c.page_bytes != c.cache.bytes || c.pages_promised || c.waiting))
         find(x, x->client, "pages or promises are left over");
     add_up(&c.cache);
+    faults.ready = false;
     if (!x->finding[0])
         engine_close(x->engine);
     return c.rounds;
@@ -510,6 +515,7 @@ int main(int argc, char **argv)
     red("a window that is committed twice", &faults.commit_twice, NULL);
     red("a state that holds drafted rows", &faults.drafted_state, NULL);
     red("a page of a kept state that is written", NULL, &cache_test_share_tail);
+    red("memory that is asked for after the start", &faults.asks, NULL);
     fflush(stdout);
     signal(SIGABRT, crashed);
     signal(SIGSEGV, crashed);

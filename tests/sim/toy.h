@@ -16,9 +16,13 @@ enum { TOY_VOCABULARY = 24, TOY_LANES = 4, TOY_WINDOW = 6, TOY_CHUNK = 16, TOY_C
 struct faults {
     // red controls: each breaks a contract and must be found
     bool shared_table, key_without_table, no_drain, commit_twice, drafted_state;
+    bool asks; // replays ask for memory of the target
     // events: rare, and everything must go on
     uint32_t allocation, capture, row, copy; // chance of a failure each time, of 2^32
     bool armed;                              // allocations fail only where a caller can be told
+    // what the target sees
+    bool ready;   // an engine has opened
+    int64_t late; // allocations since
 };
 extern struct faults faults;
 

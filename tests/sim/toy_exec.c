@@ -146,11 +146,6 @@ const char *exec_kernels(const struct exec *exec)
     return "toy";
 }
 
-struct pool *exec_pool(struct exec *exec)
-{
-    return (struct pool *)(void *)exec; // as a CPU: it draws with penalties
-}
-
 int exec_threads(const struct exec *exec)
 {
     (void)exec;
@@ -193,6 +188,8 @@ struct recording *exec_capture(struct exec *exec, void (*emit)(struct exec *, co
 
 void exec_replay(struct exec *exec, const struct recording *r)
 {
+    if (faults.asks)
+        device_free(device_alloc(1, "a replay", NULL), 1);
     if (exec->used + r->used > QUEUE)
         abort();
     memcpy(exec->queue + exec->used, r->bytes, (size_t)r->used);
@@ -246,6 +243,7 @@ bool exec_sync(struct exec *exec, struct error *error)
 void *device_alloc(int64_t bytes, const char *what, struct error *error)
 {
     (void)what;
+    faults.late += faults.ready;
     void *memory = (!error || faults.armed) && toy_chance(faults.allocation) ? NULL : calloc(1, (size_t)bytes + 64);
     if (!memory)
         error_set(error, "no memory");
