@@ -348,7 +348,7 @@ function encodings.settle(record, module, runs)
 end
 
 -- Counts changes of the layouts; a pack of another version is of another build.
-encodings.LAYOUT_VERSION = 1
+encodings.LAYOUT_VERSION = 2
 
 local PANEL <const>, PANEL_BLOCK <const> = 16, 32
 

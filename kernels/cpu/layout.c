@@ -246,12 +246,17 @@ static bool pack_int4_scale(const struct panel_source *s, int64_t row, int64_t g
     return true;
 }
 
-// Packs the scale of (row, group g) into the panel's scales; sets *flip when the codes of the group change sign.
+// What a group's scale makes of its codes: code & keep ^ flip, of eight codes of 4 bits.
+struct code_change {
+    uint32_t keep, flip;
+};
+
+// Packs the scale of (row, group g) into the panel's scales.
 static bool pack_scale(const struct weight *w, const struct panel_source *s, int64_t o, int64_t row, int64_t g,
-                       uint8_t *panel, bool *flip, struct error *error)
+                       uint8_t *panel, struct code_change *codes, struct error *error)
 {
     int64_t groups = round_up(w->k, scale_span(w)) / scale_span(w), at = row * groups + g;
-    *flip = false;
+    *codes = (struct code_change){~0u, 0};
     switch (w->encoding) {
     case ENC_AFFINE:
         return pack_affine_scale(s, at, row, g, panel + (g * PANEL + o) * 4, error);
@@ -261,8 +266,11 @@ static bool pack_scale(const struct weight *w, const struct panel_source *s, int
         uint8_t e4m3 = ((const uint8_t *)s->scales)[at];
         if ((e4m3 & 0x7f) == 0x7f)
             return refuse(error, "NaN scale", row, g);
-        *flip = (e4m3 & 0x80) != 0;
         panel[g * PANEL + o] = nvfp4_scale_code(e4m3);
+        if (panel[g * PANEL + o] == 0)
+            codes->keep = 0;
+        else if (e4m3 & 0x80)
+            codes->flip = 0x88888888u;
         return true;
     }
     case ENC_MXFP8: {
@@ -351,17 +359,17 @@ bool panel_pack(const struct weight *w, const struct panel_source *s, uint8_t *d
         uint8_t *panel = data + i / PANEL * panel_bytes;
         int64_t k = 0;
         for (int64_t g = 0; g < (groups ? groups : 1); g++) {
-            bool flip = false;
-            if (span && !pack_scale(w, s, o, row, g, scale + i / PANEL * scale_panel, &flip, error))
+            struct code_change codes = {~0u, 0};
+            if (span && !pack_scale(w, s, o, row, g, scale + i / PANEL * scale_panel, &codes, error))
                 return false;
             int64_t end = span && (g + 1) * span < w->k ? (g + 1) * span : w->k;
             for (; four && k < end; k += 8)
-                put_eight(panel, o, k, source_eight(w, s, row, k) ^ (flip ? 0x88888888u : 0));
+                put_eight(panel, o, k, (source_eight(w, s, row, k) & codes.keep) ^ codes.flip);
             for (; k < end; k++) {
                 uint32_t q = source_code(w, s, row, k);
                 if (!check_code(w, q, row, k, error))
                     return false;
-                put_code(w, panel, o, k, flip ? q ^ 8u : q);
+                put_code(w, panel, o, k, (q & codes.keep) ^ (codes.flip & 15u));
             }
         }
     }

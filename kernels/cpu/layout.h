@@ -18,7 +18,7 @@
 //   AFFINE            [group][16] uint32: scale bf16 in the low half, bias bf16 in the high half
 //   INT4              [group][16] uint32: fp32 bits of the scale, whose low 5 bits hold the zero point
 //   NVFP4             [k/16][16] bytes: 0, or 8 * (exponent + 10) + mantissa of the E4M3 scale in normalised form; a negative
-//                     scale is folded into the signs of its codes
+//                     scale is folded into the signs of its codes, those of a scale of 0 are 0
 //   MXFP8             [k/32][16] bytes E8M0
 //   FP8_BLOCK         [k/128] fp32 (the scale of the panel's tiles; a panel never straddles tiles when first_row % 128 == 0)
 // Panels follow each other; the scales of a matrix are padded to 64 bytes at the end.

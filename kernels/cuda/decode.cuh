@@ -177,7 +177,7 @@ template <int BITS> struct code_affine {
     static constexpr bool SCALED = true, BIASED = true;
     static constexpr int PARTS = 1, BLOCK_BYTES = integer_codes<BITS>::BYTES + 128, DATA = BITS * 64, SCALE = 64,
                          DATA_QUARTER = 16, SCALE_QUARTER = 16;
-    static constexpr bool APART = false, CROSSED = BITS == 8;
+    static constexpr bool APART = false, CROSSED = BITS == 8, GROUPED = true;
     integer_codes<BITS> q;
     uint4 s;
     static __device__ __forceinline__ float factor()
@@ -233,7 +233,7 @@ struct code_nvfp4 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 1, BLOCK_BYTES = 512 + 128, DATA = 256, SCALE = 32, DATA_QUARTER = 16,
                          SCALE_QUARTER = 4;
-    static constexpr bool APART = false, CROSSED = false;
+    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
     uint4 q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -259,18 +259,18 @@ struct code_nvfp4 {
         q = *(const uint4 *)(from + lane * 16);
         s = *(const uint32_t *)(from + 512 + lane * 4);
     }
-    // scale * 2^110 of output o, twice: the byte is the top of a bf16 whose exponent is 117 short.
+    // scale * 2^110 of output o, twice: the byte is the top of a bf16 whose exponent is 227 short. A scale of 0 comes out as
+    // 2^100; its codes are zeros.
     __device__ __forceinline__ uint32_t scale(int o) const
     {
-        uint32_t twice = __byte_perm(s, 0, 0x4040u | (uint32_t)o | (uint32_t)o << 8) << 4;
-        return pair_mul(pair_mul(twice, 0x7f007f00u), 0x71807180u); // 2^127, 2^100
+        return __byte_perm(s, 0, 0x4440u | (uint32_t)o) * 0x00100010u + 0x71807180u;
     }
+    // A code is moved to the sign's place and to that of its magnitude (exponent 126 short) by one multiplication.
     __device__ __forceinline__ uint32_t pair(int o, int j, int c, uint32_t scale) const
     {
-        const int at = 4 * j + 8 * c; // of the code in each half
-        uint32_t w = word(q, o), sign = (w << (12 - at)) & 0x80008000u;
-        uint32_t magnitude = (at > 6 ? w >> (at - 6) : w << (6 - at)) & 0x01c001c0u;
-        return pair_mul(sign | magnitude, scale);
+        const uint32_t w = c ? word(q, o) >> 8 : word(q, o);
+        const uint32_t both = j ? (w & 0x00f000f0u) * 0x104u : (w & 0x000f000fu) * 0x1040u;
+        return pair_mul(both & 0x81c081c0u, scale);
     }
     __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
     {
@@ -301,7 +301,7 @@ template <int ENCODING> struct code_e4m3 {
     static constexpr int PARTS = 1, BLOCK_BYTES = 1024 + (SCALED ? 128 : 0), DATA = 512,
                          SCALE = ENCODING == ENC_MXFP8 ? 16 : 0, DATA_QUARTER = 16, SCALE_QUARTER = 4;
     static constexpr bool APART = ENCODING == ENC_FP8_BLOCK; // scales do not go through the ring
-    static constexpr bool CROSSED = true;
+    static constexpr bool CROSSED = true, GROUPED = false;
     e4m3_codes q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -351,7 +351,7 @@ template <int ENCODING> struct code_e4m3 {
 struct code_bf16 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 1, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
-    static constexpr bool APART = false, CROSSED = false;
+    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
     uint4 v[4];
     uint32_t even, odd; // how numbers of k 0 and 2, of 1 and 3 are picked out of two of v
     static __device__ __forceinline__ float factor()
@@ -408,7 +408,7 @@ __device__ __forceinline__ uint32_t pair_part(float a, float b, int part)
 struct code_f16 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 2, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 8, SCALE_QUARTER = 0;
-    static constexpr bool APART = false, CROSSED = false;
+    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
     uint2 v[8];
     static __device__ __forceinline__ float factor()
     {
@@ -450,7 +450,7 @@ struct code_f16 {
 struct code_f32 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 3, BLOCK_BYTES = 4096, DATA = 2048, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
-    static constexpr bool APART = false, CROSSED = false;
+    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
     uint4 v[8];
     static __device__ __forceinline__ float factor()
     {

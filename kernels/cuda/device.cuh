@@ -183,6 +183,21 @@ __device__ __forceinline__ void some_wait(int threads)
 }
 #endif
 
+// A warpgroup has N registers a thread from here on, more or fewer than before; all four warps call it. Where that cannot
+// be the compiler's share stays.
+template <int N> __device__ __forceinline__ void registers_take(void)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+template <int N> __device__ __forceinline__ void registers_leave(void)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+#endif
+}
+
 __device__ __forceinline__ float bits_float(uint32_t u)
 {
     return __uint_as_float(u);

@@ -13,15 +13,15 @@
 
 enum {
     EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
-    ADDERS = 3,           // warps that add; as many registers are left for them
-    EXPERT_THREADS = THREADS + 32 * ADDERS,
-    SUM_SETS = 2, // of a unit's sums: those that are added, and those that are made
+    ADDERS = 3,           // warps that add
+    SUM_SETS = 2,         // of a unit's sums: those that are added, and those that are made
 };
 
 // For each set of sums: its warps' sums are there; they have been added.
 struct sum_barriers {
     uint64_t made[SUM_SETS], added[SUM_SETS];
 };
+static_assert(THREADS + 32 * ADDERS == BLOCK_THREADS, "a block's warps");
 static_assert(sizeof(ring_barriers) + sizeof(sum_barriers) <= ROOM_FIXED, "a block's barriers");
 
 struct experts_plan {
@@ -176,6 +176,7 @@ experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, 
     }
     __syncthreads();
     c.count = count;
+    ring_registers<104, 64>();
     if (threadIdx.x < TAKERS) {
         if (!early)
             before->end();
@@ -191,7 +192,7 @@ experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, 
 }
 
 template <class CODE>
-__global__ void __launch_bounds__(EXPERT_THREADS, 1)
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
     experts_up_kernel(const __grid_constant__ struct experts_up_args a, const __grid_constant__ experts_plan plan,
                       int capacity)
 {
@@ -221,7 +222,7 @@ __global__ void __launch_bounds__(EXPERT_THREADS, 1)
 }
 
 template <class CODE>
-__global__ void __launch_bounds__(EXPERT_THREADS, 1)
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
     experts_down_kernel(const __grid_constant__ struct experts_down_args a, const __grid_constant__ experts_plan plan,
                         int capacity)
 {
@@ -296,7 +297,7 @@ extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts
                                                 args->slots, args->experts, &shared);
     cudaError_t error = cudaErrorInvalidValue;
     with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), 1, [&](auto code, auto) {
-        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(EXPERT_THREADS), shared,
+        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared,
                        experts_up_kernel<typename decltype(code)::type>, *args, plan, rows * args->slots);
     });
     return error;
@@ -311,7 +312,7 @@ extern "C" cudaError_t cuda_experts_down(cudaStream_t stream, const struct exper
         experts_plan_make(&args->down, NULL, args->h, args->k, rows, args->slots, args->experts, &shared);
     cudaError_t error = cudaErrorInvalidValue;
     with_kernel(&args->down, false, 1, [&](auto code, auto) {
-        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(EXPERT_THREADS), shared,
+        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared,
                        experts_down_kernel<typename decltype(code)::type>, *args, plan, rows * args->slots);
     });
     return error;

@@ -283,7 +283,7 @@ __device__ __forceinline__ void linear_route(const linear_plan &plan, unsigned c
 }
 
 template <class CODE, bool EIGHT>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(BLOCK_THREADS, 1)
     linear_rows_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ linear_plan plan)
 {
     SHARED_ROOM(memory);
@@ -300,9 +300,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     if (plan.cluster)
         cluster_arrive_read();
+    ring_registers<112, 32>();
     if (threadIdx.x < TAKERS) {
         linear_take<CODE, EIGHT>(a, plan, memory, &arrived);
-    } else {
+    } else if (threadIdx.x < THREADS) {
         weight_ring ring = room_ring(plan.room, memory);
         linear_put(a, plan, &ring);
     }
@@ -415,7 +416,7 @@ static bool linear_clusters(const linear_plan &plan, const void *kernel, size_t 
 {
     return plan.slices > 1 && plan.slices * plan.pairs <= WARPS && plan.tiles == 1 && plan.step.rows == 0 &&
            plan.units == plan.blocks &&
-           plan.units / plan.slices <= clusters_at_once(kernel, THREADS, shared, plan.slices);
+           plan.units / plan.slices <= clusters_at_once(kernel, BLOCK_THREADS, shared, plan.slices);
 }
 
 static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
@@ -430,7 +431,7 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
         auto kernel = linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value>;
         plan.cluster = linear_clusters(plan, (const void *)kernel, shared);
         plan.blocks = plan.cluster ? plan.units : plan.blocks;
-        error = launch_cluster(stream, dim3(plan.blocks + plan.step.rows), dim3(THREADS), shared,
+        error = launch_cluster(stream, dim3(plan.blocks + plan.step.rows), dim3(BLOCK_THREADS), shared,
                                plan.cluster ? (unsigned)plan.slices : 1u, kernel, *args, plan);
     });
     return error;

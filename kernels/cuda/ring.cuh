@@ -16,6 +16,7 @@ enum {
     WARPS = 16, // that take; one more puts, and a kernel may have others behind it
     TAKERS = 32 * WARPS,
     THREADS = TAKERS + 32,
+    BLOCK_THREADS = TAKERS + 128, // whole warpgroups: only they can have registers dealt out anew
     SLOTS_MOST = 6,
 };
 
@@ -82,6 +83,17 @@ static inline stage_source stage_source_make(const struct weight *w, int splits,
     s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
     s.stride = 2;
     return s;
+}
+
+// By all threads of a block of BLOCK_THREADS, which have 96 registers each at first: TAKE for those that take, LEAVE for the others,
+// where they can be dealt out anew.
+template <int TAKE, int LEAVE> __device__ __forceinline__ void ring_registers(void)
+{
+    static_assert(TAKE * TAKERS + LEAVE * (BLOCK_THREADS - TAKERS) <= 96 * BLOCK_THREADS, "registers of a block");
+    if (threadIdx.x < TAKERS)
+        registers_take<TAKE>();
+    else
+        registers_leave<LEAVE>();
 }
 
 struct ring_barriers {

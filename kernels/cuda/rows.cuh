@@ -266,7 +266,8 @@ struct share {
 template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
-    const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
+    const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4),
+              shift = CODE::GROUPED ? s->shift : 0;
     const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, column = lane >> 2;
     const int stride = window_stride(s->x.capacity),
               column_at = EIGHT ? column * stride : (column >> 2) * 64 + (column & mask) * stride;
