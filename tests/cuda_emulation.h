@@ -34,7 +34,7 @@ struct emulated_index {
 };
 static struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-enum { EMULATED_THREADS = 4352, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8 };
+enum { EMULATED_THREADS = 5120, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8 };
 
 struct emulated_barrier {
     unsigned int arrived, generation;

@@ -147,6 +147,34 @@ static void test_refusals(void)
     sample_free(&s);
 }
 
+// Whether the codes of row 3, group 2 of an NVFP4 matrix count for nothing: it packs as if they were 0.
+static bool group_ignored(struct sample *s, uint8_t scale)
+{
+    const int64_t bytes = panel_data_bytes(&s->w);
+    uint8_t *one = sample_bytes(bytes), *other = sample_bytes(bytes), *scales = sample_bytes(panel_scale_bytes(&s->w)),
+            *codes = s->codes + (3 * s->w.k + 2 * 16) / 2;
+    struct error error;
+    s->scales[3 * (s->w.k / 16) + 2] = scale;
+    memset(codes, 0x5b, 8);
+    bool good = panel_pack(&s->w, &s->source, one, scales, &error);
+    memset(codes, 0, 8);
+    good = good && panel_pack(&s->w, &s->source, other, scales, &error);
+    const bool same = memcmp(one, other, (size_t)bytes) == 0;
+    free(one);
+    free(other);
+    free(scales);
+    return good && same;
+}
+
+static void test_zero_scales(void)
+{
+    struct sample s = sample_make(ENC_NVFP4, 0, 0, 20, 64);
+    ok(group_ignored(&s, 0), "codes under a scale of 0 are packed as zeros");
+    ok(group_ignored(&s, 0x80), "codes under a scale of -0 are packed as zeros");
+    ok(!group_ignored(&s, 1), "codes under the smallest scale are kept");
+    sample_free(&s);
+}
+
 int main(void)
 {
     for (int i = 0; i < SHAPES; i++) {
@@ -156,5 +184,6 @@ int main(void)
         sample_free(&s);
     }
     test_refusals();
+    test_zero_scales();
     return done();
 }
