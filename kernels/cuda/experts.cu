@@ -78,8 +78,7 @@ __device__ __forceinline__ void experts_put(const experts_plan &plan, const expe
     experts_tiles(plan, c, [&](const experts_unit &u, int, int) {
         for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
             const stage_source &s = matrix ? plan.up : plan.gate;
-            ring_put(ring, s, u.expert, 2 * u.first, 2 * plan.pairs, 0, s.blocks, &put, threadIdx.x & 31,
-                     []() { return true; });
+            ring_put(ring, s, u.expert, 2 * u.first, 2 * plan.pairs, 0, s.blocks, &put, threadIdx.x & 31);
         }
     });
 }

@@ -200,9 +200,12 @@ __global__ void __launch_bounds__(SELECT_THREADS)
     const int64_t r = blockIdx.y;
     pdl_wait();
     pdl_trigger();
-    if (r >= a.pass->rows)
+    const volatile struct pass *pass = a.pass; // so that neither number waits for the other
+    const volatile int32_t *position_of = pass->position;
+    const int32_t live = pass->rows;
+    int32_t n = (position_of[r] + 1) / a.ratio;
+    if (r >= live)
         return;
-    int32_t n = (a.pass->position[r] + 1) / a.ratio;
     n = n < most * parts ? n : most * parts;
     if (n <= alone) // many rows: a block has one for itself, and the rest of its cluster goes
         parts = 1;

@@ -32,8 +32,7 @@ __global__ void __launch_bounds__(1024) inject_kernel(const __grid_constant__ st
             weight[n] = vec_load<4>(a.norm.w + at + first + n * step);
     pdl_wait();
     pdl_trigger();
-    if (r >= a.inject.pass->rows)
-        return;
+    const int32_t live = *(const volatile int32_t *)&a.inject.pass->rows; // looked at when all else is on its way
     const float inject = f_mul(2.0f, f_sigmoid(a.inject.inject[r * a.inject.ldi + c]));
     float *stream = a.inject.r + r * a.inject.streams * dim + at, sum = 0;
 #pragma unroll
@@ -45,12 +44,13 @@ __global__ void __launch_bounds__(1024) inject_kernel(const __grid_constant__ st
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 kept[n].v[j] = fmaf(inject, y.v[j], kept[n].v[j]);
-            vec_store<4>(stream + i, kept[n]);
+            if (r < live)
+                vec_store<4>(stream + i, kept[n]);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 sum = fmaf(kept[n].v[j], kept[n].v[j], sum);
         }
-    if (!NORM)
+    if (!NORM || r >= live)
         return;
     float *y = a.norm.y + r * a.norm.ldy + at;
     const float factor = 1.0f / sqrtf(block_sum(sum, space) / (float)dim + a.norm.eps);

@@ -75,30 +75,26 @@ __device__ __forceinline__ int linear_rows(const struct linear_args &a)
     return a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1);
 }
 
-// The warp that puts: all units, once for each tile.
+__device__ __forceinline__ int linear_tiles(const linear_plan &plan, int rows)
+{
+    return (rows + (1 << plan.room.shift) - 1) >> plan.room.shift;
+}
+
+// The warp that puts: all units, once for each tile. The first tile is there whatever the pass has, so that nothing waits for that.
 __device__ __forceinline__ void linear_put(const struct linear_args &a, const linear_plan &plan, weight_ring *ring)
 {
     const int lane = threadIdx.x & 31;
     int put = 0, tiles = 1;
-    bool waited = false, going = true;
-    auto pause = [&]() {
-        if (!waited) {
-            pdl_wait();
-            tiles = (linear_rows(a) + (1 << plan.room.shift) - 1) >> plan.room.shift;
-            waited = true;
-        }
-        return tiles > 0;
-    };
-    for (int tile = 0; going && tile < tiles; tile++) {
-        for (int unit = blockIdx.x; going && unit < plan.units; unit += plan.blocks) {
+    for (int tile = 0; tile < tiles; tile++) {
+        for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks) {
             const linear_unit u = unit_at(a, plan, unit);
-            going = ring_put(ring, plan.part[u.part].source, 0, 2 * u.first, 2 * plan.pairs, u.from, u.to, &put, lane,
-                             pause);
+            ring_put(ring, plan.part[u.part].source, 0, 2 * u.first, 2 * plan.pairs, u.from, u.to, &put, lane);
         }
-        going = going && pause();
+        if (tile == 0) {
+            pdl_wait();
+            tiles = linear_tiles(plan, linear_rows(a));
+        }
     }
-    if (!going)
-        ring_drain(ring, put);
 }
 
 __device__ __forceinline__ void linear_store(const linear_part &part, float factor, int o, int r, int rows, float v)
@@ -225,8 +221,8 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     share s = share_open(plan.room, plan.splits, memory);
     pdl_wait();
     pdl_trigger();
-    const int rows = linear_rows(a), wide = 1 << plan.room.shift, tiles = (rows + wide - 1) >> plan.room.shift;
-    for (int tile = 0; tile < tiles; tile++) {
+    const int rows = linear_rows(a), wide = 1 << plan.room.shift; // rows: looked at when sums are there
+    for (int tile = 0; tile == 0 || tile < linear_tiles(plan, rows); tile++) {
         const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
         s.tile = {a.x,
                   a.ldx,

@@ -135,10 +135,9 @@ __device__ __forceinline__ void ring_next(weight_ring *r)
 }
 
 // Puts the stages of blocks from .. to - 1 of `most` (16 at most) panels, pair after pair from panel `first` on, as far as there are so many; `put` counts stages.
-// Lanes 0 .. 15 have a panel's codes each, 16 .. 31 its scales. pause(): called once, when the ring is full or sooner; false: stop.
-template <class PAUSE>
-__device__ __forceinline__ bool ring_put(weight_ring *r, const stage_source &s, int64_t expert, int first, int most,
-                                         int from, int to, int *put, int lane, const PAUSE &pause)
+// Lanes 0 .. 15 have a panel's codes each, 16 .. 31 its scales.
+__device__ __forceinline__ void ring_put(weight_ring *r, const stage_source &s, int64_t expert, int first, int most,
+                                         int from, int to, int *put, int lane)
 {
     const int count = s.stride == 2 && s.panels - first < most ? s.panels - first : most, piece = lane & 15,
               of_scales = lane >> 4;
@@ -150,8 +149,6 @@ __device__ __forceinline__ bool ring_put(weight_ring *r, const stage_source &s, 
     for (int b = from; b < to; b += s.step) {
         const int n = to - b < s.step ? to - b : s.step, group = b >> s.shift, data = n * s.data_bytes,
                   scales = (((b + n - 1) >> s.shift) - group + 1) * s.scale_bytes;
-        if (*put == r->slots && !pause())
-            return false;
         if (*put >= r->slots)
             stage_wait(r->barriers->empty + r->slot, r->parity ^ 1);
         uint64_t *full = r->barriers->full + r->slot;
@@ -163,14 +160,6 @@ __device__ __forceinline__ bool ring_put(weight_ring *r, const stage_source &s, 
         ++*put;
         ring_next(r);
     }
-    return true;
-}
-
-// Waits until what was put has come, for a ring that nobody takes from: fewer stages than slots, or as many, were put.
-__device__ __forceinline__ void ring_drain(const weight_ring *r, int put)
-{
-    for (int i = 0; i < put; i++)
-        stage_wait(r->barriers->full + i, 0);
 }
 
 // The oldest stage, when it is there.
