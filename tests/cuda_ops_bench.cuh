@@ -48,25 +48,24 @@ static int bench_warm(int us)
     return (int)mhz;
 }
 
-// Microseconds a launch of op with args (host addresses).
-template <typename A>
-static void bench(const char *name, cudaError_t (*op)(cudaStream_t, const A *, int), const A *args, int rows, int count)
+// Least milliseconds of twelve replays of what make(stream) launches. mhz: of the multiprocessors then, or NULL.
+template <typename MAKE> static float bench_replays(const char *name, int us, int *mhz, const MAKE &make)
 {
-    const A copy = translated(*args);
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaEvent_t from, to;
+    float best = 1e9f;
     rig_check(cudaStreamCreate(&stream), "stream");
     cudaEventCreate(&from);
     cudaEventCreate(&to);
     rig_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < count; i++)
-        rig_check(op(stream, &copy, rows), name);
+    make(stream);
     rig_check(cudaStreamEndCapture(stream, &graph), "capture");
     rig_check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-    float best = 1e9f;
-    const int mhz = bench_warm(20000);
+    const int clock = bench_warm(us);
+    if (mhz)
+        *mhz = clock;
     for (int i = 0; i < 12; i++) {
         float ms;
         cudaEventRecord(from, stream);
@@ -76,11 +75,26 @@ static void bench(const char *name, cudaError_t (*op)(cudaStream_t, const A *, i
         cudaEventElapsedTime(&ms, from, to);
         best = ms < best ? ms : best;
     }
-    printf("# %-44s %4d rows %9.2f us at %d MHz\n", name, rows, (double)best * 1000 / count, mhz);
-    fflush(stdout);
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
+    cudaEventDestroy(from);
+    cudaEventDestroy(to);
     cudaStreamDestroy(stream);
+    return best;
+}
+
+// Microseconds a launch of op with args (host addresses).
+template <typename A>
+static void bench(const char *name, cudaError_t (*op)(cudaStream_t, const A *, int), const A *args, int rows, int count)
+{
+    const A copy = translated(*args);
+    int mhz;
+    const float best = bench_replays(name, 20000, &mhz, [&](cudaStream_t stream) {
+        for (int i = 0; i < count; i++)
+            rig_check(op(stream, &copy, rows), name);
+    });
+    printf("# %-44s %4d rows %9.2f us at %d MHz\n", name, rows, (double)best * 1000 / count, mhz);
+    fflush(stdout);
 }
 
 static struct pass *bench_pass(int rows, int position)
@@ -200,39 +214,17 @@ template <int WHICH> __global__ void __launch_bounds__(512, 1) bench_between(int
 // Microseconds of each step of `d` (several layers, one after the other) behind a kernel that fills the card, less that kernel alone.
 static void bench_between_steps(const char *name, const struct bench_delta *d, int rows)
 {
-    cudaEvent_t from, to;
-    cudaStream_t stream;
-    float best[2] = {1e9f, 1e9f};
-    rig_check(cudaStreamCreate(&stream), "stream");
-    cudaEventCreate(&from);
-    cudaEventCreate(&to);
-    for (int with = 0; with < 2; with++) {
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        rig_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-        for (int i = 0; i < BENCH_LAYERS * BENCH_ROUNDS; i++) {
-            rig_check(launch(stream, 132, 512, 200 << 10, i % 2 ? bench_between<0> : bench_between<1>, 4000,
-                             (float *)rig_device),
-                      name);
-            if (with)
-                rig_check(bench_delta_step(stream, &d[i % BENCH_LAYERS], rows), name);
-        }
-        rig_check(cudaStreamEndCapture(stream, &graph), "capture");
-        rig_check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-        bench_warm(5000);
-        for (int i = 0; i < 12; i++) {
-            float ms;
-            cudaEventRecord(from, stream);
-            cudaGraphLaunch(exec, stream);
-            cudaEventRecord(to, stream);
-            rig_check(cudaEventSynchronize(to), name);
-            cudaEventElapsedTime(&ms, from, to);
-            best[with] = ms < best[with] ? ms : best[with];
-        }
-        cudaGraphExecDestroy(exec);
-        cudaGraphDestroy(graph);
-    }
-    cudaStreamDestroy(stream);
+    float best[2];
+    for (int with = 0; with < 2; with++)
+        best[with] = bench_replays(name, 5000, NULL, [&](cudaStream_t stream) {
+            for (int i = 0; i < BENCH_LAYERS * BENCH_ROUNDS; i++) {
+                rig_check(launch(stream, 132, 512, 200 << 10, i % 2 ? bench_between<0> : bench_between<1>, 4000,
+                                 (float *)rig_device),
+                          name);
+                if (with)
+                    rig_check(bench_delta_step(stream, &d[i % BENCH_LAYERS], rows), name);
+            }
+        });
     printf("# %-52s %9.2f us\n", name, (double)(best[1] - best[0]) * 1000 / (BENCH_LAYERS * BENCH_ROUNDS));
     fflush(stdout);
 }
