@@ -34,7 +34,7 @@ struct emulated_index {
 };
 static struct emulated_index threadIdx, blockIdx, blockDim, gridDim;
 
-enum { EMULATED_THREADS = 5120, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8 };
+enum { EMULATED_THREADS = 5120, EMULATED_STACK = 128 * 1024, EMULATED_CLUSTER = 8, EMULATED_STATIC = 128 };
 
 struct emulated_barrier {
     unsigned int arrived, generation;
@@ -149,12 +149,20 @@ template <typename BODY> static void emulated_call(void *body)
     (*(BODY *)body)();
 }
 
+// Shared memory of a block: 227 KiB, or what EMULATED_SHARED says, EMULATED_STATIC of it for what kernels declare beside the dynamic part.
+static int emulated_shared(void)
+{
+    const char *bytes = getenv("EMULATED_SHARED");
+    return bytes ? atoi(bytes) : 227 * 1024;
+}
+
 template <typename... P, typename... A>
 static cudaError_t launch_cluster(cudaStream_t, dim3 grid, dim3 block, size_t shared, unsigned int cluster,
                                   void (*kernel)(P...), A... args)
 {
     auto body = [&]() { kernel(P(args)...); };
-    if (cluster > EMULATED_CLUSTER || grid.x % cluster || block.x * cluster > EMULATED_THREADS)
+    if (cluster > EMULATED_CLUSTER || grid.x % cluster || block.x * cluster > EMULATED_THREADS ||
+        shared + EMULATED_STATIC > (size_t)emulated_shared())
         return cudaErrorInvalidConfiguration;
     if (!emulation.stack)
         emulation.stack = (unsigned char *)malloc((size_t)EMULATED_THREADS * EMULATED_STACK);
@@ -226,13 +234,6 @@ static inline int clusters_at_once(const void *, int threads, size_t, int cluste
 #define cudaDeviceGetAttribute(value, attribute, device)                                                               \
     (*(value) = (attribute) == cudaDevAttrMaxSharedMemoryPerBlockOptin ? emulated_shared() : 2, (void)(device),        \
      cudaSuccess)
-
-// Shared memory of a block: 227 KiB, or what EMULATED_SHARED says.
-static int emulated_shared(void)
-{
-    const char *bytes = getenv("EMULATED_SHARED");
-    return bytes ? atoi(bytes) : 227 * 1024;
-}
 
 static inline void pdl_wait(void)
 {

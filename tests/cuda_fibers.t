@@ -68,9 +68,14 @@ control|0|A=|cuda_ops_host control
 rows, last threads first|0|FAKE_ORDER=down|cuda_ops_host rows
 append, last threads first|0|FAKE_ORDER=down|cuda_ops_host append
 steps, a block as far as it can|0|FAKE_ORDER=blocks|cuda_ops_host steps
+f32 on a card with the least room|0|EMULATED_SHARED=101376|matrix_host 1
+affine of 8 bits, on the same|0|EMULATED_SHARED=101376|matrix_host 13
+mxfp8, on the same|0|EMULATED_SHARED=101376|matrix_host 18
+mxfp8 experts, on the same|0|EMULATED_SHARED=101376|matrix_host 102
 draws, on a card with the least room and without clusters|0|FAKE_ROOM=99 FAKE_MAJOR=8|cuda_ops_host draws
 red: matrix kernels without barriers are found|1|EMULATED_BARRIERS=lost|matrix_host 8
 red: ops without barriers are found|1|FAKE_BARRIERS=lost|cuda_ops_host rows
+red: tiles that ask for more room than a card has are found|1|EMULATED_SHARED=80000|matrix_host 13
 red: draws that ask for more room than a card has are found|1|FAKE_ROOM=90 FAKE_MAJOR=8|cuda_ops_host draws
 END
 

@@ -62,7 +62,7 @@ struct expert_plan {
 };
 
 // Gated: warps of even number have gate, of odd number up, of the same pair of panels.
-template <class CODE>
+template <class SHAPE>
 __global__ void __launch_bounds__(TILE_THREADS, 2)
     experts_up_prompt_kernel(const __grid_constant__ struct experts_up_args a, const __grid_constant__ expert_plan plan)
 {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     const struct weight &w = gate || plan.mode == UP_GATE ? a.gate : a.up;
     float acc[EXPERT_NT][8];
     tile_list list = {g.pairs + tile.first, tile.count, a.slots, EXPERT_ROWS};
-    tile_run<CODE, EXPERT_NT, 1>(&w, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
+    tile_run<SHAPE>(&w, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
     float factor = w.global ? w.global[tile.expert] : 1.0f;
     float *exchange = (float *)memory + warp / 2 * (EXPERT_NT * 8 * 32) + lane;
     if (gate)
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         }
 }
 
-template <class CODE>
+template <class SHAPE>
 __global__ void __launch_bounds__(TILE_THREADS, 2)
     experts_down_prompt_kernel(const __grid_constant__ struct experts_down_args a,
                                const __grid_constant__ expert_plan plan)
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     bool live = pair * 32 < a.n;
     float acc[EXPERT_NT][8];
     tile_list list = {g.pairs + tile.first, tile.count, 1, EXPERT_ROWS};
-    tile_run<CODE, EXPERT_NT, 1>(&a.down, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
+    tile_run<SHAPE>(&a.down, tile.expert, live ? pair : 0, memory, plan.x, list, acc);
     if (!live)
         return;
     float factor = a.down.global ? a.down.global[tile.expert] : 1.0f;
@@ -148,9 +148,9 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
         }
 }
 
-template <class CODE> static size_t expert_shared(void)
+template <class SHAPE> static size_t expert_shared(void)
 {
-    size_t tile = tile_shape<CODE, EXPERT_NT, 1>::BYTES, exchange = TILE_WARPS / 2 * EXPERT_NT * 8 * 32 * 4;
+    size_t tile = SHAPE::BYTES, exchange = TILE_WARPS / 2 * EXPERT_NT * 8 * 32 * 4;
     return tile > exchange ? tile : exchange;
 }
 
@@ -169,8 +169,11 @@ cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args 
     dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts, EXPERT_ROWS), (pairs + each - 1) / each);
     for (plan.mode = mixed ? UP_GATE : UP_WHOLE; error == cudaSuccess; plan.mode++) {
         with_code(plan.mode == UP_GATE ? &args->gate : &args->up, [&](auto code) {
-            error = launch(stream, grid, dim3(TILE_THREADS), expert_shared<typename decltype(code)::type>(),
-                           experts_up_prompt_kernel<typename decltype(code)::type>, *args, plan);
+            error = with_tile_shape<typename decltype(code)::type, EXPERT_NT, 1>([&](auto shape) {
+                typedef decltype(shape) SHAPE;
+                return launch(stream, grid, dim3(TILE_THREADS), expert_shared<SHAPE>(), experts_up_prompt_kernel<SHAPE>,
+                              *args, plan);
+            });
         });
         if (plan.mode == UP_WHOLE || plan.mode == UP_TIMES)
             break;
@@ -190,9 +193,11 @@ cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_a
         return error;
     dim3 grid(most_tiles(pairs, args->experts, EXPERT_ROWS), (weight_pairs(&args->down) + TILE_WARPS - 1) / TILE_WARPS);
     with_code(&args->down, [&](auto code) {
-        typedef typename decltype(code)::type CODE;
-        error = launch(stream, grid, dim3(TILE_THREADS), expert_shared<typename decltype(code)::type>(),
-                       experts_down_prompt_kernel<CODE>, *args, plan);
+        error = with_tile_shape<typename decltype(code)::type, EXPERT_NT, 1>([&](auto shape) {
+            typedef decltype(shape) SHAPE;
+            return launch(stream, grid, dim3(TILE_THREADS), expert_shared<SHAPE>(), experts_down_prompt_kernel<SHAPE>,
+                          *args, plan);
+        });
     });
     return error;
 }

@@ -11,6 +11,8 @@
 #include "kernels/cuda/rows.cuh"
 
 enum {
+    SHARED_OWN = 256,         // bytes of a block that kernels with dynamic shared memory declare beside it, at most
+    SHARED_LEAST = 99 * 1024, // what the cards with the least room allow a block
     SHARED_MOST = 226 * 1024,
     BLOCKS_AT_ONCE = 132, // blocks that run together on the chip that the cuts of k are made for
 };
@@ -32,12 +34,12 @@ static inline int multiprocessors(void)
     return count;
 }
 
-// Shared memory that a block may have on this card.
+// Dynamic shared memory that a block may have on this card.
 static inline int shared_most(void)
 {
     static int bytes = 0;
     if (bytes == 0) {
-        bytes = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+        bytes = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - SHARED_OWN;
         bytes = bytes < 48 * 1024 ? 48 * 1024 : bytes > SHARED_MOST ? SHARED_MOST : bytes;
     }
     return bytes;

@@ -45,11 +45,12 @@ struct prompt_plan {
     int32_t take, aligned; // bits of parts; of parts whose y takes 16 bytes at a time
 };
 
-template <class CODE, int NT, int XP>
-__global__ void __launch_bounds__(TILE_THREADS, NT <= 8 ? 2 : 1)
+template <class SHAPE>
+__global__ void __launch_bounds__(TILE_THREADS, SHAPE::NT <= 8 ? 2 : 1)
     linear_prompt_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ prompt_plan plan)
 {
     SHARED_ROOM(memory);
+    constexpr int NT = SHAPE::NT;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, unit = blockIdx.y, i = 0;
     for (;; i++) {
         int units = plan.take >> i & 1 ? (a.part[i].w.n + 255) / 256 : 0;
@@ -62,7 +63,7 @@ __global__ void __launch_bounds__(TILE_THREADS, NT <= 8 ? 2 : 1)
     bool live = pair * 32 < part.w.n;
     float acc[NT][8];
     pdl_trigger();
-    tile_run<CODE, NT, XP>(
+    tile_run<SHAPE>(
         &part.w, 0, live ? pair : 0, memory, plan.x,
         [&](int32_t *list) {
             pdl_wait();
@@ -93,8 +94,12 @@ template <class CODE, int NT, int XP>
 static cudaError_t prompt_launch(cudaStream_t stream, const struct linear_args *args, const prompt_plan &plan,
                                  int units, int64_t rows)
 {
-    return launch(stream, dim3((unsigned int)((rows + NT * 8 - 1) / (NT * 8)), units), dim3(TILE_THREADS),
-                  (tile_shape<CODE, NT, XP>::BYTES), linear_prompt_kernel<CODE, NT, XP>, *args, plan);
+    const dim3 grid((unsigned int)((rows + NT * 8 - 1) / (NT * 8)), units);
+    return with_tile_shape<CODE, NT, XP>([&](auto shape) {
+        typedef decltype(shape) SHAPE;
+        return launch(stream, grid, dim3(TILE_THREADS), (size_t)(SHAPE::BYTES), linear_prompt_kernel<SHAPE>, *args,
+                      plan);
+    });
 }
 
 cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, int capacity)

@@ -9,7 +9,7 @@
 bool wide_available(const struct weight *w)
 {
 #if defined(CUDA_EMULATION)
-    return wide_encoding(w);
+    return roomy() && wide_encoding(w);
 #elif defined(WITH_WGMMA)
     static int state = -1;
     if (state < 0) {

@@ -6,8 +6,8 @@
 // when XP is 2, and the fp32 sums of each block of 32 k; tiles of them go through shared memory by asynchronous copies. Weights
 // are decoded in registers, straight from memory, once a tile.
 //
-// Invariant: a row's result is one chain over ascending blocks whatever NT, its place and its company; XP comes from the
-// weight's shape.
+// Invariant: a row's result is one chain over ascending blocks whatever NT, its place, its company and the room of the card; XP
+// comes from the weight's shape.
 
 #ifndef PROMPT_CUH
 #define PROMPT_CUH
@@ -15,10 +15,10 @@
 #include "kernels/cuda/linear.cuh"
 
 enum {
-    STAGE_BLOCKS = 2, // blocks of 32 k a stage
     TILE_WARPS = 8,
     TILE_THREADS = 32 * TILE_WARPS,
-    PRECISE_OUTPUTS = 1024, // matrices of at most so many outputs (routers, gates) take x in two parts
+    PRECISE_OUTPUTS = 1024,                 // matrices of at most so many outputs (routers, gates) take x in two parts
+    TILE_SMALL = SHARED_LEAST - SHARED_OWN, // bytes of a block on the cards that allow least
 };
 
 // Where prepared rows lie: row r of part p at data + p * part_bytes + r * 64 * blocks, its sums at sums + r * blocks.
@@ -48,50 +48,69 @@ static inline int prompt_parts(const struct weight *w)
 cudaError_t prompt_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx,
                            int k, int64_t rows, const prepared &to);
 
-// Bytes of a stage: rows, their sums, then the warps' weights.
-template <class CODE, int NT, int XP> struct tile_shape {
-    static constexpr int ROWS = NT * 8, PLANE = ROWS * 64;
-    static constexpr int SUMS_AT = STAGE_BLOCKS * XP * PLANE, WEIGHTS_AT = SUMS_AT + STAGE_BLOCKS * ROWS * 4;
-    static constexpr int STAGE = WEIGHTS_AT + STAGE_BLOCKS * TILE_WARPS * CODE::BLOCK_BYTES;
-    static constexpr int ROOM = (NT <= 8 ? 110 : 220) * 1024 / STAGE; // two blocks to a multiprocessor, or one
+// Bytes of a stage: rows, their sums, then the warps' weights. SMALL: a block has TILE_SMALL bytes.
+template <class WEIGHT, int TILES, int X_PARTS, bool SMALL> struct tile_shape {
+    typedef WEIGHT CODE;
+    static constexpr int NT = TILES, XP = X_PARTS, ROWS = NT * 8, PLANE = ROWS * 64;
+    static constexpr int BLOCK = XP * PLANE + ROWS * 4 + TILE_WARPS * CODE::BLOCK_BYTES;
+    // Two blocks to a multiprocessor, or one.
+    static constexpr int PLACE = SMALL ? TILE_SMALL - ROWS * 4 : (NT <= 8 ? 110 : 220) * 1024;
+    static constexpr int BLOCKS = SMALL && PLACE < 4 * BLOCK ? 1 : 2; // of 32 k a stage
+    static constexpr int SUMS_AT = BLOCKS * XP * PLANE, WEIGHTS_AT = SUMS_AT + BLOCKS * ROWS * 4;
+    static constexpr int STAGE = BLOCKS * BLOCK, ROOM = PLACE / STAGE;
     static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 4 ? 4 : ROOM;
     static constexpr int BYTES = STAGES * STAGE + ROWS * 4; // with the tile rows' numbers among the prepared rows
+    static_assert(!SMALL || BYTES <= TILE_SMALL, "a card with the least room has place for it");
 };
 
-// Starts the copies of stage `stage` (blocks stage * STAGE_BLOCKS and on) of the rows; rows[] < 0 are zeros.
-template <class CODE, int NT, int XP>
+// do_it(shape) with the shape that the card has room for. No bit depends on it.
+template <class CODE, int NT, int XP, class DO> static inline cudaError_t with_tile_shape(const DO &do_it)
+{
+    typedef tile_shape<CODE, NT, XP, false> LARGE;
+#if !defined(ONLY_WGMMA) // cards that all have the room
+    if constexpr (LARGE::BYTES > TILE_SMALL)
+        if (LARGE::BYTES > shared_most())
+            return do_it(tile_shape<CODE, NT, XP, true>());
+#endif
+    return do_it(LARGE());
+}
+
+// Starts the copies of stage `stage` (blocks stage * BLOCKS and on) of the rows; rows[] < 0 are zeros.
+template <class SHAPE>
 __device__ __forceinline__ void stage_rows(unsigned char *memory, const prepared &x, const int32_t *rows, int stage)
 {
-    typedef tile_shape<CODE, NT, XP> SHAPE;
+    typedef typename SHAPE::CODE CODE;
+    constexpr int XP = SHAPE::XP, BLOCKS = SHAPE::BLOCKS;
     unsigned char *to = memory + stage % SHAPE::STAGES * SHAPE::STAGE;
-    const int each = SHAPE::ROWS * 4, chunks = STAGE_BLOCKS * XP * each; // chunks of 16 bytes
+    const int each = SHAPE::ROWS * 4, chunks = BLOCKS * XP * each; // chunks of 16 bytes
     for (int c = threadIdx.x; c < chunks; c += TILE_THREADS) {
-        int plane = c / each, r = c % each / 4, part = plane % XP, block = stage * STAGE_BLOCKS + plane / XP;
+        int plane = c / each, r = c % each / 4, part = plane % XP, block = stage * BLOCKS + plane / XP;
         bool live = rows[r] >= 0 && block < x.blocks;
         const unsigned char *from = x.data;
         if (live)
             from += part * x.part_bytes + ((int64_t)rows[r] * x.blocks + block) * 64 + c % 4 * 16;
         copy16(to + c * 16, from, live ? 16 : 0);
     }
-    const int sums = CODE::BIASED ? STAGE_BLOCKS * SHAPE::ROWS : 0;
+    const int sums = CODE::BIASED ? BLOCKS * SHAPE::ROWS : 0;
     for (int c = threadIdx.x; c < sums; c += TILE_THREADS) {
-        int r = c % SHAPE::ROWS, block = stage * STAGE_BLOCKS + c / SHAPE::ROWS;
+        int r = c % SHAPE::ROWS, block = stage * BLOCKS + c / SHAPE::ROWS;
         bool live = rows[r] >= 0 && block < x.blocks;
         copy4(to + SHAPE::SUMS_AT + c * 4, live ? x.sums + (int64_t)rows[r] * x.blocks + block : x.sums, live ? 4 : 0);
     }
 }
 
 // The same of the warp's weights.
-template <class CODE, int NT, int XP>
+template <class SHAPE>
 __device__ __forceinline__ void stage_weights(unsigned char *memory, const lane_weights &place, int blocks, int stage)
 {
-    typedef tile_shape<CODE, NT, XP> SHAPE;
+    typedef typename SHAPE::CODE CODE;
+    constexpr int BLOCKS = SHAPE::BLOCKS;
     unsigned char *to = memory + stage % SHAPE::STAGES * SHAPE::STAGE + SHAPE::WEIGHTS_AT +
-                        (threadIdx.x >> 5) * STAGE_BLOCKS * CODE::BLOCK_BYTES;
+                        (threadIdx.x >> 5) * BLOCKS * CODE::BLOCK_BYTES;
 #pragma unroll
-    for (int i = 0; i < STAGE_BLOCKS; i++)
-        if (stage * STAGE_BLOCKS + i < blocks)
-            CODE::request(to + i * CODE::BLOCK_BYTES, place, stage * STAGE_BLOCKS + i, threadIdx.x & 31);
+    for (int i = 0; i < BLOCKS; i++)
+        if (stage * BLOCKS + i < blocks)
+            CODE::request(to + i * CODE::BLOCK_BYTES, place, stage * BLOCKS + i, threadIdx.x & 31);
 }
 
 // Rows 8 t .. 8 (t + COUNT) - 1 of the tile with one block's fragments a[step][product].
@@ -166,17 +185,17 @@ __device__ __forceinline__ void tile_block(const CODE &code, const unsigned char
 // The tile's products with pair `pair` of expert e of w: acc[t][2 o + c] of the lane's outputs o and rows 8 t + 2 (lane % 4) + c.
 // The rows' numbers lie in rows[8 NT] (-1: none), `count` of them; READY is called before anything but weights is read and
 // fills them.
-template <class CODE, int NT, int XP, class READY>
+template <class SHAPE, class READY>
 __device__ __forceinline__ void tile_run(const struct weight *w, int64_t e, int pair, unsigned char *memory,
-                                         const prepared &x, READY ready, float acc[NT][8])
+                                         const prepared &x, READY ready, float acc[SHAPE::NT][8])
 {
-    typedef tile_shape<CODE, NT, XP> SHAPE;
-    constexpr int STAGES = SHAPE::STAGES;
-    int lane = threadIdx.x & 31, blocks = x.blocks, stages = (blocks + STAGE_BLOCKS - 1) / STAGE_BLOCKS;
+    typedef typename SHAPE::CODE CODE;
+    constexpr int NT = SHAPE::NT, XP = SHAPE::XP, STAGES = SHAPE::STAGES, BLOCKS = SHAPE::BLOCKS;
+    int lane = threadIdx.x & 31, blocks = x.blocks, stages = (blocks + BLOCKS - 1) / BLOCKS;
     int32_t *rows = (int32_t *)(memory + STAGES * SHAPE::STAGE);
     lane_weights place = lane_place(w, e, pair, lane);
     for (int s = 0; s < STAGES - 1; s++)
-        stage_weights<CODE, NT, XP>(memory, place, blocks, s);
+        stage_weights<SHAPE>(memory, place, blocks, s);
     int count = ready(rows);
 #pragma unroll
     for (int t = 0; t < NT; t++)
@@ -189,20 +208,20 @@ __device__ __forceinline__ void tile_run(const struct weight *w, int64_t e, int 
     }
     __syncthreads();
     for (int s = 0; s < STAGES - 1; s++) { // the weights of these stages are in the first group
-        stage_rows<CODE, NT, XP>(memory, x, rows, s);
+        stage_rows<SHAPE>(memory, x, rows, s);
         copy_commit();
     }
     for (int s = 0; s < stages; s++) {
         copy_wait<STAGES - 2>();
         __syncthreads();
-        stage_rows<CODE, NT, XP>(memory, x, rows, s + STAGES - 1);
-        stage_weights<CODE, NT, XP>(memory, place, blocks, s + STAGES - 1);
+        stage_rows<SHAPE>(memory, x, rows, s + STAGES - 1);
+        stage_weights<SHAPE>(memory, place, blocks, s + STAGES - 1);
         copy_commit();
         const unsigned char *at = memory + s % STAGES * SHAPE::STAGE;
-        const unsigned char *weights = at + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * STAGE_BLOCKS * CODE::BLOCK_BYTES;
+        const unsigned char *weights = at + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * BLOCKS * CODE::BLOCK_BYTES;
 #pragma unroll
-        for (int i = 0; i < STAGE_BLOCKS; i++) {
-            if (s * STAGE_BLOCKS + i >= blocks)
+        for (int i = 0; i < BLOCKS; i++) {
+            if (s * BLOCKS + i >= blocks)
                 continue;
             CODE code;
             code.fetch(weights + i * CODE::BLOCK_BYTES, lane);
