@@ -241,6 +241,26 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
                       a.k, 1, false, &before, memory, factors, finish);
 }
 
+// Where a block's memory goes with tiles of `tile` rows: stages as long as leaves place for enough of them. bytes: of all weights
+// of the launch; chosen: of what lies behind.
+static void experts_room(experts_plan *plan, const struct weight *w, const struct weight *other, int tile,
+                         int64_t bytes, int chosen, size_t *shared)
+{
+    for (int number = 0; number < STAGE_RULES + STAGE_HALVES; number++) {
+        const stage_rule rule = stage_rule_at(number, bytes);
+        plan->up = stage_source_make(w, plan->splits, rule);
+        int slot = stage_bytes(w, plan->splits, rule), step = plan->up.step;
+        if (other) {
+            plan->gate = stage_source_make(other, plan->splits, rule);
+            slot = stage_bytes(other, plan->splits, rule) > slot ? stage_bytes(other, plan->splits, rule) : slot;
+            step = plan->gate.step > step ? plan->gate.step : step;
+        }
+        plan->room = room_plan_make((w->k + 31) / 32, tile, slot, step, SUM_SETS * (other ? 2 : 1), chosen, shared);
+        if (room_plan_good(plan->room, number, *shared))
+            break;
+    }
+}
+
 // Cuts are made for `slots` experts of one row. other: gate, or NULL.
 static experts_plan experts_plan_make(const struct weight *w, const struct weight *other, const float *x, int64_t ldx,
                                       int rows, int slots, int experts, size_t *shared)
@@ -259,22 +279,12 @@ static experts_plan experts_plan_make(const struct weight *w, const struct weigh
         }
     }
     plan.pairs = WARPS / plan.splits;
-    const int tile = tile_rows_for(rows) < EXPERT_TILE_ROWS ? tile_rows_for(rows) : EXPERT_TILE_ROWS;
+    int tile = tile_rows_for(rows) < EXPERT_TILE_ROWS ? tile_rows_for(rows) : EXPERT_TILE_ROWS;
     const int64_t bytes = stage_weight_bytes(w) * (other ? 2 : 1) * slots * rows;
-    for (int number = 0; number < STAGE_RULES; number++) {
-        const stage_rule rule = stage_rule_at(number, bytes);
-        plan.up = stage_source_make(w, plan.splits, rule);
-        int slot = stage_bytes(w, plan.splits, rule), step = plan.up.step;
-        if (other) {
-            plan.gate = stage_source_make(other, plan.splits, rule);
-            slot = stage_bytes(other, plan.splits, rule) > slot ? stage_bytes(other, plan.splits, rule) : slot;
-            step = plan.gate.step > step ? plan.gate.step : step;
-        }
-        plan.room = room_plan_make(blocks, tile, slot, step, SUM_SETS * (other ? 2 : 1),
-                                   chosen_bytes(rows * slots, experts), shared);
-        if (plan.room.slots >= SLOTS_LEAST)
-            break;
-    }
+    experts_room(&plan, w, other, tile, bytes, chosen_bytes(rows * slots, experts), shared);
+    // Many choices, or long codes, and a card with little room.
+    for (; tile > 1 && *shared > (size_t)shared_most(); tile /= 2)
+        experts_room(&plan, w, other, tile / 2, bytes, chosen_bytes(rows * slots, experts), shared);
     plan.room.aligned = rows_aligned(x, ldx);
     return plan;
 }

@@ -336,7 +336,7 @@ static void linear_room(linear_plan *plan, const struct linear_args *a, int bloc
     int64_t bytes = 0;
     for (int i = 0; i < a->parts; i++)
         bytes += stage_weight_bytes(&a->part[i].w);
-    for (int number = 0; number < STAGE_RULES; number++) {
+    for (int number = 0; number < STAGE_RULES + STAGE_HALVES; number++) {
         const stage_rule rule = stage_rule_at(number, bytes);
         int slot = 0, most = 0;
         for (int i = 0; i < a->parts; i++) {
@@ -348,7 +348,7 @@ static void linear_room(linear_plan *plan, const struct linear_args *a, int bloc
             most = plan->part[i].source.step > most ? plan->part[i].source.step : most;
         }
         plan->room = room_plan_make(blocks / plan->slices + 1, tile_rows_for(rows), slot, most, 2, 0, shared);
-        if (plan->room.slots >= SLOTS_LEAST)
+        if (room_plan_good(plan->room, number, *shared))
             break;
     }
     plan->room.aligned = rows_aligned(a->x, a->ldx);

@@ -56,14 +56,16 @@ static inline bool roomy(void)
     return shared_most() >= 200 * 1024;
 }
 
-enum { STAGE_RULES = 4, SLOTS_LEAST = 3, STAGES_LEAST = 8 };
+enum { STAGE_RULES = 4, STAGE_HALVES = 4, SLOTS_LEAST = 3, STAGES_LEAST = 8 };
 
 // The rules of a launch that reads `bytes` of weights, longest stages first: a block should have STAGES_LEAST of them, and the ring place for
-// SLOTS_LEAST.
+// SLOTS_LEAST. STAGE_HALVES more are for launches whose whole units have no place as one stage.
 static inline stage_rule stage_rule_at(int number, int64_t bytes)
 {
     const int32_t limit = (roomy() ? 66 : 33) * 1024, longest = limit / 4 * (4 - number);
     const int64_t each = bytes / BLOCKS_AT_ONCE / STAGES_LEAST;
+    if (number >= STAGE_RULES)
+        return {limit >> (number - STAGE_RULES + 1), 0};
     return {limit, number == STAGE_RULES - 1 ? 0 : each < longest ? (int32_t)each : longest};
 }
 
@@ -94,6 +96,12 @@ struct room_plan {
 };
 
 enum { ROOM_FIXED = 256 }; // bytes of barriers
+
+// Whether a plan by rule `number` of `shared` bytes is to be taken, rather than the next rule.
+static inline bool room_plan_good(const room_plan &plan, int number, size_t shared)
+{
+    return plan.slots >= SLOTS_LEAST || (number >= STAGE_RULES - 1 && shared <= (size_t)shared_most());
+}
 
 __host__ __device__ __forceinline__ int sums_bytes(int rows, int turns)
 {
