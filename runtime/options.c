@@ -207,7 +207,7 @@ static bool bad_number(const struct flag_row *row, const char *name, const char 
     if (row->kind == KIND_UNSIGNED)
         return error_set(error, "%s: expected %s from 0 to 18446744073709551615, found \"%.60s\"", name, what, text);
     return error_set(error, "%s: expected %s from %.10g to %.10g, found \"%.60s\"%s", name, what, row->least, row->most,
-                     text, digits(text) && *text != '-' ? more : "");
+                     text, digits(text) && strtod(text, NULL) > row->most ? more : "");
 }
 
 static bool one_of(const struct flag_row *row, const char *text)

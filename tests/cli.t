@@ -61,6 +61,9 @@ bad "takes no value" info --json=yes
 bad "expected a whole number from 0 to 65535" serve --port 70000
 bad "expected a whole number from 1 to" serve --parallel some
 bad "make LANES=N builds more" serve --parallel 8
+bad 'found "0"' plan --lanes 0
+! grep -q builds "$err"
+ok $? "a value that is too small is not told to build more"
 bad "lower --context or --prompt-cache-gib" serve --prompt-cache-gib 10000
 echo "a: b" >"$scratch/keys"
 chmod 644 "$scratch/keys"

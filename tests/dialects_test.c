@@ -301,6 +301,8 @@ static void tools_refused(void)
         {"3", "\"d\"", "{}", "name"},
         {"\"\"", "\"d\"", "{}", "name"},
         {"null", "\"d\"", "{}", "name"},
+        {"\"a>b\"", "\"d\"", "{}", "name"},
+        {"\"a\\nb\"", "\"d\"", "{}", "name"},
         {"\"f\"", "3", "{}", "description"},
         {"\"f\"", "[\"d\"]", "{}", "description"},
         {"\"f\"", "\"d\"", "3", NULL},
@@ -334,6 +336,14 @@ static void tools_refused(void)
                 }
                 over();
             }
+        for (size_t w = 0; w < 4; w++) {
+            char body[256];
+            snprintf(body, sizeof body, ways[w].body, "5");
+            const bool took = ask(ways[w].handle, parsed(body), NULL);
+            const char *message = text_at(sent.whole, "message");
+            wrong += took || (!strstr(message, "tools.0: an object") && !strstr(message, "tools[0]: an object"));
+            over();
+        }
         ok(!wrong, s ? "and by one that has them" : "what is no tool is refused by a model without calls", NULL);
     }
     server.style.dialect = before;

@@ -126,6 +126,41 @@ static void test_calls(enum reply_dialect dialect, const char *title)
     ok(ended > SEEDS && named > 0 && wrong == 0, name, detail);
 }
 
+// A tool whose schema cannot be compiled: its name and its parameters' names are kept to. Strict, it is refused.
+static void test_loose(enum reply_dialect dialect, const char *title)
+{
+    static const char tool[] = "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":%s,"
+                               "\"parameters\":%s}}],\"tool_choice\":\"required\",\"parallel_tool_calls\":false}";
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"n\":{\"enum\":[1]}},\"required\":[\"n\"],\"contains\":{}}", "null"};
+    char name[120], more[400], detail[200] = "";
+    int ended = 0, wrong = 0;
+    server.style.dialect = dialect;
+    for (int i = 0; i < SEEDS; i++) {
+        snprintf(more, sizeof more, tool, "false", schemas[i % 2]);
+        const bool whole = reply(chat(more, false), (uint64_t)i);
+        const struct answer *a = &exchange.answer;
+        json_t *arguments = whole && a->call_count == 1 ? json_loads(a->calls[0].arguments.bytes, 0, NULL) : NULL;
+        ended += whole;
+        if (whole && (!json_is_object(arguments) || strcmp(a->calls[0].name.bytes, "get") ||
+                      (i % 2 == 0 && !json_object_get(arguments, "n")))) {
+            wrong++;
+            snprintf(detail, sizeof detail, "%d calls, text %.60s", a->call_count,
+                     a->content.bytes ? a->content.bytes : "");
+        }
+        json_decref(arguments);
+        over();
+    }
+    snprintf(name, sizeof name, "%s: a tool whose schema cannot be compiled is called by its name", title);
+    printf("# %d of %d came to their end\n", ended, SEEDS);
+    ok(ended > SEEDS / 4 && wrong == 0, name, detail);
+    snprintf(more, sizeof more, tool, "true", schemas[0]);
+    const bool took = ask(chat_handle, chat(more, false), NULL);
+    snprintf(name, sizeof name, "%s: a strict one is refused", title);
+    ok(!took && sent.status == 400 && strstr(text_at(sent.whole, "message"), "contains"), name, NULL);
+    over();
+}
+
 // With tools and a schema a reply is a call or a value.
 static void test_either(void)
 {
@@ -274,6 +309,8 @@ int main(void)
     }
     test_calls(REPLY_XML, "XML");
     test_calls(REPLY_JSON, "JSON");
+    test_loose(REPLY_XML, "XML");
+    test_loose(REPLY_JSON, "JSON");
     test_either();
     test_refusals();
     test_names();

@@ -178,7 +178,8 @@ static bool make_calls(struct grammar **out, struct exchange *x, const struct wi
             continue;
         if (count == TOOLS_MOST)
             return error_set(error, "at most %d tools can be asked for", TOOLS_MOST);
-        tools[count++] = (struct grammar_tool){name, json_object_get(function, "parameters")};
+        const json_t *parameters = json_object_get(function, "parameters");
+        tools[count++] = (struct grammar_tool){name, json_is_null(parameters) ? NULL : parameters};
     }
     return grammar_tool_call(out, x->server->structured->vocabulary,
                              x->server->style.dialect == REPLY_XML ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count,
@@ -337,10 +338,31 @@ bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools,
     return good;
 }
 
+// The tools with their parameters' names and which of them are required, and nothing of what the values are; NULL: no memory.
+static json_t *loosened(const json_t *tools)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; all && i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function"),
+                     *schema = json_object_get(function, "parameters"), *required = json_object_get(schema, "required");
+        json_t *names = json_object(), *value;
+        const char *name;
+        json_object_foreach(json_object_get(schema, "properties"), name, value)
+            json_object_set_new(names, name, json_object());
+        json_t *one = json_pack("{s:{s:O?, s:{s:s, s:o, s:O*}}}", "function", "name", json_object_get(function, "name"),
+                                "parameters", "type", "object", "properties", names, "required",
+                                json_is_array(required) ? required : NULL);
+        if (json_array_append_new(all, one)) {
+            json_decref(all);
+            all = NULL;
+        }
+    }
+    return all;
+}
+
 bool structured_calls(struct exchange *x, const json_t *tools, const char *name, bool parallel, struct job *job)
 {
-    const struct wish w = {
-        .kind = KIND_CALLS, .param = "tools", .tools = tools, .name = name, .one = name || !parallel};
+    struct wish w = {.kind = KIND_CALLS, .param = "tools", .tools = tools, .name = name, .one = name || !parallel};
     struct error error = {0};
     bool strict = false;
     if (!x->server->structured || x->server->style.dialect == REPLY_PLAIN)
@@ -351,5 +373,13 @@ bool structured_calls(struct exchange *x, const json_t *tools, const char *name,
     }
     if (job->ignore_end)
         return bad(x, "ignore_eos", "a call that is asked for ends where it ends: leave it out");
-    return fulfil(x, &w, job, &error) || !strict || bad(x, "tools", error.text);
+    if (fulfil(x, &w, job, &error))
+        return true;
+    if (strict)
+        return bad(x, "tools", error.text);
+    json_t *loose = loosened(tools);
+    w.tools = loose;
+    const bool good = loose && fulfil(x, &w, job, &error);
+    json_decref(loose);
+    return good || bad(x, "tools", error.text);
 }

@@ -47,9 +47,9 @@ static bool check_type(const struct place *p, const json_t *type)
 static bool check_name(const struct place *p, const json_t *name, json_t *names)
 {
     const size_t bytes = json_string_length(name);
-    char expected[64];
-    snprintf(expected, sizeof expected, "a text of 1 to %d bytes", CALL_NAME_BYTES);
-    if (!json_is_string(name) || bytes < 1 || bytes > CALL_NAME_BYTES)
+    char expected[96];
+    snprintf(expected, sizeof expected, "a text of 1 to %d bytes without <, > and line breaks", CALL_NAME_BYTES);
+    if (!json_is_string(name) || bytes < 1 || bytes > CALL_NAME_BYTES || strpbrk(json_string_value(name), "<>\r\n"))
         return wrong(p, "name", expected, name);
     if (json_object_get(names, json_string_value(name)))
         return wrong(p, "name", "a name that no other tool has", name);
@@ -63,6 +63,11 @@ static bool check_one(const struct place *p, const json_t *tool, json_t *names)
     const char *key = p->shape == TOOLS_MESSAGES ? "input_schema" : "parameters";
     const json_t *text = json_object_get(function, "description"), *schema = json_object_get(function, key),
                  *strict = json_object_get(function, "strict");
+    if (!json_is_object(tool))
+        return error_set(p->error,
+                         p->shape == TOOLS_MESSAGES ? "tools.%zu: an object is expected"
+                                                    : "tools[%zu]: an object is expected",
+                         p->index);
     if (!check_type(p, json_object_get(tool, "type")) || !check_name(p, json_object_get(function, "name"), names))
         return false;
     if (given(text) && !json_is_string(text))
