@@ -29,12 +29,6 @@ static inline void barrier_wait(uint64_t *barrier, int parity)
         emulated_yield();
     emulation.progress++;
 }
-template <int N> static inline void registers_more(void)
-{
-}
-template <int N> static inline void registers_fewer(void)
-{
-}
 static inline void barrier_some(int number, int threads)
 {
     emulated_wait(&emulation.here->some[number], (unsigned int)threads);

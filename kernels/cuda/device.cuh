@@ -184,14 +184,14 @@ __device__ __forceinline__ void some_wait(int threads)
 #endif
 
 // A warpgroup has N registers a thread from here on, more or fewer than before; all four warps call it. Where that cannot
-// be the compiler's share stays.
-template <int N> __device__ __forceinline__ void registers_take(void)
+// be, the compiler's share stays.
+template <int N> __device__ __forceinline__ void registers_more(void)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 #endif
 }
-template <int N> __device__ __forceinline__ void registers_leave(void)
+template <int N> __device__ __forceinline__ void registers_fewer(void)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));

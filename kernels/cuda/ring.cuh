@@ -91,9 +91,9 @@ template <int TAKE, int LEAVE> __device__ __forceinline__ void ring_registers(vo
 {
     static_assert(TAKE * TAKERS + LEAVE * (BLOCK_THREADS - TAKERS) <= 96 * BLOCK_THREADS, "registers of a block");
     if (threadIdx.x < TAKERS)
-        registers_take<TAKE>();
+        registers_more<TAKE>();
     else
-        registers_leave<LEAVE>();
+        registers_fewer<LEAVE>();
 }
 
 struct ring_barriers {

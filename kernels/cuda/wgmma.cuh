@@ -127,19 +127,6 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
         : "memory");
 #endif
 }
-// Registers of a thread from here on, in whole warpgroups: more, or fewer.
-template <int N> __device__ __forceinline__ void registers_more(void)
-{
-#if WGMMA_HERE
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-template <int N> __device__ __forceinline__ void registers_fewer(void)
-{
-#if WGMMA_HERE
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
 // A barrier of `threads` threads of the block, whole warps; number: 1 to 15.
 __device__ __forceinline__ void barrier_some(int number, int threads)
 {
