@@ -332,31 +332,56 @@ static bool read_environment(struct settings *settings, struct error *error)
     return true;
 }
 
+// One argument with its value, which may be the next.
+struct argument {
+    int index; // in rows
+    const struct flag_row *row;
+    const char *value; // NULL: a switch
+};
+
+// Reads the argument at *at and moves *at to its last word.
+static bool read_argument(struct argument *a, const struct command *command, int argc, char **argv, int *at,
+                          struct error *error)
+{
+    const char *text = argv[*at];
+    if (text[0] != '-' || !text[1])
+        return error_set(error, "%s: unexpected argument \"%.60s\"; see %s --help", command->name, text, command->name);
+    const size_t bytes = strcspn(text, "=");
+    a->index = FLAG_HELP;
+    a->row = same("-h", text, bytes) ? &rows[FLAG_HELP] : find(command, text, bytes, &a->index);
+    if (!a->row)
+        return error_set(error, "%s: unknown flag \"%.60s\"; see %s --help", command->name, text, command->name);
+    a->value = text[bytes] ? text + bytes + 1 : NULL;
+    if (a->row->kind == KIND_SWITCH && a->value)
+        return error_set(error, "%s: takes no value, found \"%.60s\"", a->row->name, a->value);
+    if (a->row->kind != KIND_SWITCH && !a->value) {
+        if (++*at == argc)
+            return error_set(error, "%s: a value is missing (%s)", a->row->name, a->row->value);
+        a->value = argv[*at];
+    }
+    return true;
+}
+
+// Values are looked at when it is known which is the last of its flag: those before it do not count, right or wrong.
 bool options_parse(struct settings *settings, const struct command *command, const struct build_limits *limits,
                    int argc, char **argv, struct error *error)
 {
+    struct argument a;
+    int last[FLAG_COUNT] = {0};
     for (int i = 0; i < argc; i++) {
-        const char *text = argv[i], *more;
-        if (text[0] != '-' || !text[1])
-            return error_set(error, "%s: unexpected argument \"%.60s\"; see %s --help", command->name, text,
-                             command->name);
-        size_t bytes = strcspn(text, "=");
-        int index = 0;
-        const struct flag_row *row = same("-h", text, bytes) ? &rows[FLAG_HELP] : find(command, text, bytes, &index);
-        if (!row)
-            return error_set(error, "%s: unknown flag \"%.60s\"; see %s --help", command->name, text, command->name);
-        const char *value = text[bytes] ? text + bytes + 1 : NULL;
-        if (row->kind == KIND_SWITCH && value)
-            return error_set(error, "%s: takes no value, found \"%.60s\"", row->name, value);
-        if (row->kind != KIND_SWITCH && !value) {
-            if (++i == argc)
-                return error_set(error, "%s: a value is missing (%s)", row->name, row->value);
-            value = argv[i];
-        }
-        const struct flag_row fit = fitted(row, limits, &more);
-        if (!set_value(settings, &fit, row->name, value, more, error))
+        if (!read_argument(&a, command, argc, argv, &i, error))
             return false;
-        settings->given |= FLAG_BIT(index);
+        last[a.index] = i;
+    }
+    for (int i = 0; i < argc; i++) {
+        const char *more;
+        if (!read_argument(&a, command, argc, argv, &i, error))
+            return false;
+        const struct flag_row fit = fitted(a.row, limits, &more);
+        const bool counts = i == last[a.index] || fit.kind == KIND_TEXTS || fit.kind == KIND_INTEGERS;
+        if (counts && !set_value(settings, &fit, fit.name, a.value, more, error))
+            return false;
+        settings->given |= FLAG_BIT(a.index);
     }
     return settings->help || read_environment(settings, error);
 }

@@ -110,6 +110,9 @@ for command in serve bench; do # flags of a server's pace
 done
 run plan --lanes 2 --lanes 1 --json && grep -q '"lanes": *1\b' "$out"
 ok $? "of a flag that is given again the last value counts"
+run plan --lanes 9 --lanes none --lanes=1 --kv-cache fp4 --kv-cache bf16 --prompt-cache-gib -1 --prompt-cache-gib 0 --json && grep -q '"lanes": *1\b' "$out"
+ok $? "and the values before it are not looked at"
+bad 'found "9"' plan --lanes 1 --lanes 9
 
 # ---- eval -------------------------------------------------------------------------------------------------------------
 
