@@ -36,7 +36,7 @@ static bool check_request(struct engine *e, const struct request *r, int *reply,
         return error_set(
             error,
             "a prompt of %d tokens and a reply of up to %d need %u pages of %d positions (%u of them for its "
-            "states), and the pool has %u: ask for a shorter reply, or start with more pages",
+            "states), and the pool has %u: ask for a shorter reply, or start with a larger --pool-pages",
             r->count, *reply, need, e->options.page, e->plan.run_pages, e->pages.count);
     return true;
 }

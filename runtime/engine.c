@@ -201,17 +201,26 @@ static bool too_large(const struct engine *e, int64_t room, struct error *error)
         (long long)context);
 }
 
+// What --pool-pages asks for must fit as it is: nobody who named a number wants another.
+static bool check_pool(const struct engine *e, int64_t room, struct error *error)
+{
+    const int64_t page = e->plan.page_bytes, fits = room > 0 ? room / page : 0;
+    if (!e->options.pool_pages || room < 0 || fits >= e->sizes.pages)
+        return true;
+    return error_set(error, "--pool-pages: %u take %.2f GiB and %.2f GiB of %s are left for them: %lld fit",
+                     e->sizes.pages, (double)(e->sizes.pages * page) / (1 << 30), (double)room / (1 << 30),
+                     device_apart ? "GPU memory" : "memory", (long long)fits);
+}
+
 // The pool comes last: on a device of its own it takes no more than what everything else has left, less a reserve for graphs.
 static bool open_pool(struct engine *e, struct error *error)
 {
     struct engine_plan *p = &e->plan;
-    const int64_t room = device_free_bytes() - GRAPH_BYTES - POOL_RESERVE, fits = room / p->page_bytes;
+    const int64_t free_bytes = device_free_bytes(), room = free_bytes - GRAPH_BYTES - POOL_RESERVE,
+                  fits = room / p->page_bytes;
+    if (!check_pool(e, device_apart ? room > 0 ? room : 0 : free_bytes, error))
+        return false;
     if (device_apart && fits < p->page_count) {
-        if (e->options.pool_pages && fits < e->sizes.pages)
-            return error_set(error,
-                             "--pool-pages: %u take %.2f GiB and %.2f GiB of GPU memory are left for them: %lld fit",
-                             e->sizes.pages, (double)(e->sizes.pages * p->page_bytes) / (1 << 30),
-                             (double)room / (1 << 30), (long long)(fits > 0 ? fits : 0));
         if (!e->options.pool_pages && fits < e->sizes.lane_pages + (int64_t)p->run_pages)
             return too_large(e, room, error);
         if (!e->options.quiet && fits < e->sizes.pages)

@@ -71,6 +71,11 @@ static bool choose_cache(struct memory_plan *p, const struct memory_request *r, 
         return error_set(error,
                          "the prompt cache needs at least %.1f MiB for one state, found %.1f MiB; 0 turns it off",
                          (double)(least * p->page_bytes) / (1 << 20), (double)r->cache_bytes / (1 << 20));
+    if (r->pool_pages && pages < INT32_MAX && pages > INT32_MAX - p->pages)
+        return error_set(error,
+                         "--pool-pages: at most %" PRId64 " are possible beside the %" PRId64
+                         " of the prompt cache, found %u",
+                         INT32_MAX - pages, pages, p->pages);
     if (pages > INT32_MAX - p->pages)
         return error_set(error, "a prompt cache of %.1f GiB has too many pages; a larger --page is needed",
                          (double)r->cache_bytes / (1 << 30));

@@ -147,8 +147,15 @@ static bool claim_lane(struct stream *s, struct slot *slot, const struct cache_s
         pages_share(pages, table[slot->mapped]);
     }
     if (!pages_promise(pages, need, &slot->promise)) {
-        error_set(error, "%u pages are needed and %u of %u are free; fewer streams or a smaller --context is needed",
-                  need, pages_available(pages), pages->count);
+        if (s->engine->options.pool_pages)
+            error_set(error,
+                      "--pool-pages %d: %u pages are needed and %u are free; %u or more, or fewer streams, are needed",
+                      s->engine->options.pool_pages, need, pages_available(pages),
+                      (uint32_t)s->engine->options.pool_pages + need - pages_available(pages));
+        else
+            error_set(error,
+                      "%u pages are needed and %u of %u are free; fewer streams or a smaller --context is needed", need,
+                      pages_available(pages), pages->count);
     } else if (!pages_claim_run(pages, run, &slot->promise, &slot->run)) {
         pages_unpromise(pages, &slot->promise);
         error_set(error, "no %u consecutive pages are free for a stream's states", run);

@@ -65,6 +65,19 @@ bad 'found "0"' plan --lanes 0
 ! grep -q builds "$err"
 ok $? "a value that is too small is not told to build more"
 bad "lower --context or --prompt-cache-gib" serve --prompt-cache-gib 10000
+# A pool that does not fit is answered with what does.
+bad "--pool-pages 2147483647 takes" serve --port 0 --pool-pages 2147483647
+grep -q "[0-9] fit beside 1 stream of" "$err" && ! grep -q -- --context "$err"
+ok $? "with the most that fits"
+bad "--pool-pages 2000000000 takes" serve --port 0 --parallel 2 --pool-pages 2000000000
+bad "--pool-pages: one stream needs at least" serve --port 0 --pool-pages 1
+bad "--pool-pages: 2147483647 take" run -p x -n 4 --quiet --pool-pages 2147483647
+grep -q "left for them: [1-9][0-9]* fit" "$err" && ! grep -q -- --context "$err"
+ok $? "with the most that fits"
+bad "--pool-pages: one stream needs at least" run -p x -n 4 --pool-pages 1
+bad "--pool-pages: at most" plan --pool-pages 2147483647 --prompt-cache-gib 1
+least=$("$binary" plan --json | lua5.4 -e 'print(math.tointeger(require("cjson").decode(io.read("a")).run_pages_a_lane) + 2)')
+bad "--pool-pages $least: $least pages are needed and 0 are free; $((2 * least)) or more" bench --quiet --pool-pages "$least" --prompt 16 --decode 8 --repeat 1 --lanes 2
 echo "a: b" >"$scratch/keys"
 chmod 644 "$scratch/keys"
 bad "chmod 600" serve --port 0 --prompt-cache-gib 0 --api-key-file "$scratch/keys"

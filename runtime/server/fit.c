@@ -60,7 +60,15 @@ static int most_lanes(const struct engine_options *o, int most, int64_t budget)
     return most;
 }
 
-static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t free_bytes, struct error *error)
+// The most of --pool-pages that the streams leave room for; 0: too few for one stream.
+static int64_t most_pages(const struct memory_plan *plan, int64_t budget)
+{
+    const int64_t pages = (budget - (plan->total - plan->pages * plan->page_bytes)) / plan->page_bytes;
+    return pages >= plan->run_pages + 2 ? pages : 0;
+}
+
+static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t free_bytes, int64_t budget,
+                   struct error *error)
 {
     struct memory_plan plan;
     char takes[24], left[24];
@@ -68,6 +76,12 @@ static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t
         return false;
     cli_bytes(takes, need(&plan));
     cli_bytes(left, free_bytes);
+    const int64_t pages = o->pool_pages && !device_apart ? most_pages(&plan, budget) : 0;
+    if (pages)
+        return error_set(error,
+                         "--pool-pages %d takes %s with the model and the rest, and %s are free: %lld fit beside %d "
+                         "stream%s of %d positions",
+                         o->pool_pages, takes, left, (long long)pages, wanted, wanted == 1 ? "" : "s", plan.context);
     if (fits)
         return error_set(error,
                          "--parallel %d needs %s for its streams of %d positions and the rest, and %s are free: serve "
@@ -103,7 +117,7 @@ bool fit_lanes(struct fit *fit, struct engine_options *options, int wanted, stru
         return false;
     const int fits = most_lanes(&bare, wanted ? wanted : model.lanes, budget);
     if (fits < (wanted ? wanted : 1))
-        return refuse(&bare, wanted ? wanted : 1, fits, free_bytes, error);
+        return refuse(&bare, wanted ? wanted : 1, fits, free_bytes, budget, error);
     options->lanes = fits;
     if (spare)
         options->cache_bytes = spare_cache(options, fits, budget);
