@@ -275,6 +275,50 @@ static void refusals(void)
     ok(!wrong, "what cannot be done is refused with its field", NULL);
 }
 
+// Fields of the wrong type, behind a request that is right without them; message: how what is said begins.
+static const struct {
+    handler *handle;
+    const char *field, *message;
+} mistyped[] = {
+    {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": 5}",
+     "chat_template_kwargs.enable_thinking: true or"},
+    {messages_handle, "\"chat_template_kwargs\": {\"enable_thinking\": 5}",
+     "chat_template_kwargs.enable_thinking: true or"},
+    {responses_handle, "\"chat_template_kwargs\": {\"enable_thinking\": 5}",
+     "chat_template_kwargs.enable_thinking: true or"},
+    {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": \"false\"}",
+     "chat_template_kwargs.enable_thinking: true or"},
+    {chat_handle, "\"enable_thinking\": true, \"chat_template_kwargs\": {\"enable_thinking\": []}",
+     "chat_template_kwargs.enable_thinking: true or"},
+    {chat_handle, "\"chat_template_kwargs\": {\"thinking\": 1}", "chat_template_kwargs.thinking: true or"},
+    {chat_handle, "\"chat_template_kwargs\": {\"reasoning_effort\": 2}",
+     "chat_template_kwargs.reasoning_effort: one of"},
+    {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": null, \"thinking\": false, \"clear_thinking\": 1}",
+     NULL},
+    {responses_handle, "\"reasoning\": {\"effort\": 2}", "reasoning.effort: one of"},
+};
+
+static void mistyped_refused(void)
+{
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof mistyped / sizeof *mistyped; i++) {
+        char body[512];
+        const char *message = mistyped[i].message;
+        snprintf(body, sizeof body, "{\"max_tokens\": 1, %s, %s}",
+                 mistyped[i].handle == responses_handle ? "\"input\": \"x\""
+                                                        : "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
+                 mistyped[i].field);
+        const bool took = ask(mistyped[i].handle, parsed(body), NULL);
+        if (message ? took || sent.status != 400 || strncmp(text_at(sent.whole, "message"), message, strlen(message))
+                    : !took) {
+            printf("# %s: %d %s\n", body, sent.status, text_at(sent.whole, "message"));
+            wrong++;
+        }
+        over();
+    }
+    ok(!wrong, "fields of the wrong type are refused by name", NULL);
+}
+
 // What is no tool is refused in every dialect, whether the model can call any or not.
 static void tools_refused(void)
 {
@@ -477,6 +521,7 @@ int main(void)
     prompts();
     counting();
     refusals();
+    mistyped_refused();
     tools_refused();
     reasoning_counts();
     page();

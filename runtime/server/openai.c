@@ -174,11 +174,11 @@ void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget
     *budget = o->budget < 0 ? 0 : o->budget > 1 ? o->budget : 1;
 }
 
-static bool ask_effort(struct exchange *x, const json_t *effort, json_t *kwargs)
+static bool ask_effort(struct exchange *x, const json_t *effort, const char *field, json_t *kwargs)
 {
     const char *level = json_is_string(effort) ? reply_effort(&x->server->style, json_string_value(effort)) : NULL;
     if (!level)
-        return ask_bad(x, "reasoning_effort", "one of none, minimal, low, medium, high, xhigh, max");
+        return ask_bad(x, field, "one of none, minimal, low, medium, high, xhigh, max");
     const bool none = !strcmp(level, "none");
     set_default(kwargs, "enable_thinking", json_boolean(!none));
     if (none)
@@ -188,19 +188,34 @@ static bool ask_effort(struct exchange *x, const json_t *effort, json_t *kwargs)
     return true;
 }
 
+// The template's switches that are read here as well; what others are is the template's to know.
+static bool ask_kwargs(struct exchange *x, const json_t *kwargs)
+{
+    const json_t *enable = json_object_get(kwargs, "enable_thinking"), *thinking = json_object_get(kwargs, "thinking");
+    if (given(enable) && !json_is_boolean(enable))
+        return ask_bad(x, "chat_template_kwargs.enable_thinking", "true or false");
+    return !given(thinking) || json_is_boolean(thinking) ||
+           ask_bad(x, "chat_template_kwargs.thinking", "true or false");
+}
+
 bool ask_thinking(struct exchange *x, const struct fields *f, const json_t *root, json_t *kwargs, int *budget)
 {
     const json_t *effort = json_object_get(root, "reasoning_effort"),
                  *thinking = json_object_get(root, "enable_thinking");
+    const char *field = "reasoning_effort";
+    if (!ask_kwargs(x, kwargs))
+        return false;
     if (given(thinking) && !json_is_boolean(thinking))
         return ask_bad(x, "enable_thinking", "true or false");
     if (given(thinking))
         json_object_set(kwargs, "enable_thinking", (json_t *)(uintptr_t)thinking);
-    else if (json_is_boolean(json_object_get(kwargs, "thinking")))
+    else if (given(json_object_get(kwargs, "thinking")))
         set_default(kwargs, "enable_thinking", json_incref(json_object_get(kwargs, "thinking")));
-    if (!given(effort))
+    if (!given(effort)) {
         effort = json_object_get(kwargs, "reasoning_effort");
-    if (given(effort) && !ask_effort(x, effort, kwargs))
+        field = "chat_template_kwargs.reasoning_effort";
+    }
+    if (given(effort) && !ask_effort(x, effort, field, kwargs))
         return false;
     ask_thinking_defaults(x, kwargs, budget);
     if (f->at[FIELD_THINKING_BUDGET].given)
