@@ -131,7 +131,7 @@ local function program_text(p, constants, out)
         -- A round's rows follow the lanes that it was bound to, a prompt's the rows that it may have.
         local capacity = p.capacity[op.pass]
         local rows = p.lanes > 1 and string.format("b->lanes.count * %d", capacity // p.lanes)
-            or p.class == "prompt" and p.name ~= "tail" and string.format("MOST(%d)", capacity) or capacity
+            or p.class == "prompt" and string.format("MOST(%d)", capacity) or capacity
         for _, a in ipairs(op.args) do
             local bounded = op.name == "rows" and a[1] == "capacity" and p.lanes == 1
             fields[#fields + 1] = string.format(".%s = %s", a[1], bounded and rows or operand(a[2], a[3], p, constants))

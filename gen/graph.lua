@@ -2,6 +2,7 @@
 --
 -- Runs a family description once per program and gets static ops with shapes. The programs of a model:
 --   prompt        a chunk of prompt rows through the trunk, and through the head's cache (plain_prompt: without the head)
+--   prompt_end    the same for a prompt's last token alone, in the decode class (plain_prompt_end: without the head)
 --   tail          logits of chosen rows of the last prompt chunk, and a draw for each
 --   round k       the head takes in what was accepted and drafts k tokens, then the trunk verifies a window of k + 1 rows
 --   plain_round   a window of one row, without a head
@@ -235,7 +236,7 @@ function graph.build(family, c, census, sizes, options)
     }
     local lanes, window = options.lanes, options.window
     local max_window = options.max_window
-    local function program(name, class, capacity, direct, drafts, make)
+    local function program(name, class, capacity, direct, drafts, make, for_one)
         local m = Builder.new {
             store = model.store, state = model.states, caches = model.caches, class = class, capacity = capacity,
             direct = direct, max_window = max_window, draft_ids = options.draft_ids, eps = c.rms_norm_eps, sizes = sizes,
@@ -246,12 +247,17 @@ function graph.build(family, c, census, sizes, options)
             if op.name == "linear" then m:finish_linear(op) end
         end
         model.programs[#model.programs + 1] = { name = name, class = class, capacity = capacity, direct = direct, drafts = drafts,
-            ops = ops, lanes = class == "decode" and lanes or 1 }
+            ops = ops, lanes = for_one and 1 or lanes }
     end
-    local chunk = { trunk = options.chunk, head = options.chunk }
-    program("plain_prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, false) end)
-    if head then program("prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, true) end) end
-    program("tail", "prompt", { trunk = options.chunk, tail = options.tail }, true, 0, function(m) build.tail(m, family, c) end)
+    -- The head reads a prompt's rows up to the last but one, and may be a cell behind.
+    local chunk, ending = { trunk = options.chunk, head = options.chunk }, { trunk = 1, head = 2 }
+    local function prompts(prefix, with_head)
+        program(prefix, "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
+        program(prefix .. "_end", "decode", ending, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
+    end
+    prompts("plain_prompt", false)
+    if head then prompts("prompt", true) end
+    program("tail", "decode", { trunk = options.chunk, tail = options.tail }, true, 0, function(m) build.tail(m, family, c) end, true)
     program("plain_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false) end)
     if head then
         program("saving_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false, true) end)

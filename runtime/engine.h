@@ -2,8 +2,8 @@
 //
 // The engine: one model, its lanes, and rounds over them. One thread at a time may call it.
 //
-// A stream is one reply being made: prompt rows first (prompt-class, in chunks), then rounds, each of which yields one token
-// or more. Drafts change how many tokens a round yields, never which; nor do other streams.
+// A stream is one reply being made: prompt rows first (prompt-class, in chunks; the last one is of the decode class), then rounds,
+// each of which yields one token or more. Drafts change how many tokens a round yields, never which; nor do other streams.
 //
 // Two ways to drive streams, which may be mixed:
 //   stream_open, stream_prompt, stream_next        the caller decides what runs when: a command line

@@ -92,7 +92,8 @@ static struct graph_key key_of(const struct engine *e, const struct program *pro
 
 static bool is_prompt(const struct program *p)
 {
-    return p == model.plain_prompt || p == model.prompt || p == model.tail_program;
+    return p == model.plain_prompt || p == model.prompt || p == model.plain_prompt_end || p == model.prompt_end ||
+           p == model.tail_program;
 }
 
 bool engine_capture(struct engine *e, struct slot *const *slots, int count)

@@ -69,7 +69,9 @@ struct model {
     int32_t end_count;
     float temperature, top_p, min_p; // from generation_config.json
     int32_t top_k;
-    const struct program *plain_prompt, *prompt, *tail_program, *plain_round; // prompt: NULL without a head
+    const struct program *plain_prompt, *prompt;         // prompt: NULL without a head
+    const struct program *plain_prompt_end, *prompt_end; // the same for a prompt's last token
+    const struct program *tail_program, *plain_round;
     const struct program *saving_round;      // without drafts; its rows are saved for the head; NULL without a head
     const struct program *round[MAX_WINDOW]; // by drafts; NULL where there is none
     const struct program *const *programs;   // all of them

@@ -376,16 +376,19 @@ bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, str
     if (!engine_wait(e, error) || !alive(s, error))
         return false;
     struct lane *lane = s->slot->lane;
+    const bool ends = lane->length == end - 1;
     const int at = lane->length, stop = cache_next_stop(s, at, at < end - 1 ? end - 1 : end);
+    const struct program *program = s->follows ? ends ? model.prompt_end : model.prompt
+                                    : ends     ? model.plain_prompt_end
+                                               : model.plain_prompt;
     *rows = stop - at < most ? stop - at : most;
-    if (at == end - 1 && !s->prompt)
+    if (ends && !s->prompt)
         keep_state(s); // of a stream that its caller drives
     cache_reached(s);
     s->first_drawn = false;
     lane->rows = *rows;
     lane->drafts = 0;
-    if (!engine_map(e, s->slot, at + *rows + 1, error) ||
-        !engine_launch(e, s->follows ? model.prompt : model.plain_prompt, &s->slot, 1, error))
+    if (!engine_map(e, s->slot, at + *rows + 1, error) || !engine_launch(e, program, &s->slot, 1, error))
         return false;
     e->counters.chunks++;
     e->counters.prompt_tokens += *rows;
@@ -407,10 +410,13 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
     if (!check_ids(s, ids, count, error))
         return false;
     double start = engine_seconds();
-    int at = lane->length, end = at + count, most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
+    int at = lane->length, end = at + count, ended = at;
+    if (s->first_drawn) // its last token was read as a prompt's end, which it no longer is
+        at = stream_rewind(s);
+    int most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
     int logits_from = keep_logits > 0 ? end - keep_logits : end;
-    memcpy((int32_t *)s->slot->tokens.host + at, ids, (size_t)count * sizeof *ids);
-    engine_push_tokens(s->slot, at, count);
+    memcpy((int32_t *)s->slot->tokens.host + ended, ids, (size_t)count * sizeof *ids);
+    engine_push_tokens(s->slot, ended, count);
     lane->limit = end;
     for (; at < end; at += rows) {
         if (!stream_chunk(s, end, most, true, &rows, error))

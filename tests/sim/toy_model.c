@@ -150,6 +150,8 @@ ROUND(5)
 static const struct program toy_programs[] = {
     PROGRAM(plain_prompt, TOY_CHUNK),
     PROGRAM(prompt, TOY_CHUNK),
+    {.name = "plain_prompt_end", .rows = 1, .launches = 1, .emit = plain_prompt},
+    {.name = "prompt_end", .rows = 1, .launches = 1, .emit = prompt},
     PROGRAM(tail, TAIL),
     PROGRAM(plain_round, TOY_LANES),
     PROGRAM(saving_round, TOY_LANES),
@@ -161,8 +163,9 @@ static const struct program toy_programs[] = {
     {.name = "round_5", .rows = 24, .drafts = 5, .launches = 1, .emit = round_5},
 };
 static const struct program *const programs[] = {
-    &toy_programs[0], &toy_programs[1], &toy_programs[2], &toy_programs[3], &toy_programs[4],  &toy_programs[5],
-    &toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9], &toy_programs[10],
+    &toy_programs[0],  &toy_programs[1],  &toy_programs[2],  &toy_programs[3], &toy_programs[4],
+    &toy_programs[5],  &toy_programs[6],  &toy_programs[7],  &toy_programs[8], &toy_programs[9],
+    &toy_programs[10], &toy_programs[11], &toy_programs[12],
 };
 static const int32_t end_tokens[] = {TOY_END};
 
@@ -193,13 +196,15 @@ const struct model model = {
     .end_count = 1,
     .plain_prompt = &toy_programs[0],
     .prompt = &toy_programs[1],
-    .tail_program = &toy_programs[2],
-    .plain_round = &toy_programs[3],
-    .saving_round = &toy_programs[4],
-    .round = {&toy_programs[5], &toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9],
-              &toy_programs[10]},
+    .plain_prompt_end = &toy_programs[2],
+    .prompt_end = &toy_programs[3],
+    .tail_program = &toy_programs[4],
+    .plain_round = &toy_programs[5],
+    .saving_round = &toy_programs[6],
+    .round = {&toy_programs[7], &toy_programs[8], &toy_programs[9], &toy_programs[10], &toy_programs[11],
+              &toy_programs[12]},
     .programs = programs,
-    .program_count = 11,
+    .program_count = 13,
 };
 
 const uint8_t *const embedded_pack = NULL, *const embedded_pack_end = NULL;
