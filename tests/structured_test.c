@@ -270,6 +270,49 @@ static void test_names(void)
     ok(good, "an output_format that is no schema is refused", NULL);
 }
 
+// What stands beside a schema has a type, too.
+static void test_beside(void)
+{
+    static const struct {
+        handler *handle;
+        const char *name, *body;
+    } ways[] = {
+        {chat_handle, "response_format.json_schema",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"response_format\":{\"type\":\"json_schema\",\"json_"
+         "schema\":{\"schema\":{\"type\":\"null\"},\"%s\":%s}}}"},
+        {responses_handle, "text.format",
+         "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"null\"},\"%s\":%s}}}"},
+    };
+    static const struct {
+        const char *key, *value;
+        bool good;
+    } rows[] = {
+        {"strict", "\"yes\"", false},   {"strict", "1", false},         {"strict", "null", true},
+        {"strict", "false", true},      {"name", "3", false},           {"name", "[\"r\"]", false},
+        {"name", "\"r\"", true},        {"name", "null", true},         {"description", "{}", false},
+        {"description", "true", false}, {"description", "\"d\"", true},
+    };
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        int wrong = 0;
+        char body[512], name[128];
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            snprintf(body, sizeof body, ways[w].body, rows[i].key, rows[i].value);
+            snprintf(name, sizeof name, "%s.%s", ways[w].name, rows[i].key);
+            const bool took = ask(ways[w].handle, json_loads(body, 0, NULL), NULL);
+            const char *message = text_at(sent.whole, "message");
+            if (rows[i].good ? !took
+                             : took || sent.status != 400 || strcmp(text_at(sent.whole, "param"), name) ||
+                                   strncmp(message, name, strlen(name))) {
+                printf("# %s: %d %s\n", body, sent.status, message);
+                wrong++;
+            }
+            over();
+        }
+        snprintf(name, sizeof name, "%s: strict, name and description of the wrong type are refused", ways[w].name);
+        ok(!wrong, name, NULL);
+    }
+}
+
 // Forms that are given in other ways, and a grammar that is asked for twice.
 static void test_ways(void)
 {
@@ -314,6 +357,7 @@ int main(void)
     test_either();
     test_refusals();
     test_names();
+    test_beside();
     test_ways();
     forget();
     engine_close(engine);

@@ -204,6 +204,7 @@ static bool take_format(struct exchange *x, const json_t *root, json_t *out)
     const json_t *text = json_object_get(root, "text"), *format = json_object_get(text, "format"),
                  *asked = json_object_get(format, "schema");
     ask_rename(x, "response_format", "text.format");
+    ask_rename(x, "response_format.json_schema", "text.format");
     if (text && !json_is_null(text) && !json_is_object(text))
         return ask_bad(x, "text", "an object");
     if (!format || json_is_null(format) || is(format, "type", "text"))

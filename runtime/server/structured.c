@@ -251,6 +251,23 @@ static const char *type_of(const json_t *format)
     return type ? type : "";
 }
 
+// What stands beside a schema changes no reply, so a wrong one would go unseen.
+static bool check_beside(struct exchange *x, const json_t *given)
+{
+    static const char *const texts[] = {"name", "description"};
+    const json_t *strict = json_object_get(given, "strict");
+    const char *field = ask_name(x, "response_format.json_schema");
+    char param[64];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const json_t *text = json_object_get(given, texts[i]);
+        snprintf(param, sizeof param, "%s.%s", field, texts[i]);
+        if (text && !json_is_null(text) && !json_is_string(text))
+            return bad(x, param, "a text is expected");
+    }
+    snprintf(param, sizeof param, "%s.strict", field);
+    return !strict || json_is_null(strict) || json_is_boolean(strict) || bad(x, param, "true or false is expected");
+}
+
 static bool read_format(struct exchange *x, const json_t *format, const json_t *object, struct wish *w)
 {
     const json_t *given = json_object_get(format, "json_schema"), *schema = json_object_get(given, "schema");
@@ -266,7 +283,7 @@ static bool read_format(struct exchange *x, const json_t *format, const json_t *
     if (!json_is_object(given) || !schema || json_is_null(schema))
         return bad(x, field, "json_schema must be an object with the schema as its \"schema\"");
     wish_for(w, KIND_SCHEMA, field, schema);
-    return true;
+    return check_beside(x, given);
 }
 
 static bool read_outputs(struct exchange *x, const json_t *outputs, const json_t *object, struct wish *w)
