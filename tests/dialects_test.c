@@ -319,6 +319,48 @@ static void mistyped_refused(void)
     ok(!wrong, "fields of the wrong type are refused by name", NULL);
 }
 
+// A conversation that is nested too deep for the template, and arguments that are no object, in the client's words for where they are.
+static void places_named(void)
+{
+    enum { DEEP = 64 };
+    static const char brackets[] = "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[";
+    static const struct {
+        handler *handle;
+        const char *body, *param, *message; // %s: brackets; message: NULL for those
+    } rows[] = {
+        {chat_handle,
+         "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
+         "\"{\\\"a\\\": %s}\"}}]}]}",
+         "messages", NULL},
+        {responses_handle,
+         "{\"input\": [{\"role\": \"user\", \"content\": \"x\"}, {\"type\": \"function_call\", \"call_id\": \"1\", "
+         "\"name\": \"f\", \"arguments\": \"{\\\"a\\\": %s}\"}]}",
+         "input", NULL},
+        {responses_handle,
+         "{\"instructions\": \"x\", \"input\": [{\"role\": \"user\", \"content\": \"x\"}, {\"type\": "
+         "\"function_call\", "
+         "\"call_id\": \"1\", \"name\": \"f\", \"arguments\": \"%s\"}]}",
+         "input", "input[1]: arguments: the text of a JSON object"},
+    };
+    int wrong = 0;
+    char deep[2 * DEEP + 1], body[512];
+    memcpy(deep, brackets, DEEP);
+    memset(deep + DEEP, ']', DEEP);
+    deep[2 * DEEP] = '\0';
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *message = rows[i].message ? rows[i].message : "the conversation nests deeper than";
+        snprintf(body, sizeof body, rows[i].body, deep);
+        const bool took = ask(rows[i].handle, parsed(body), NULL);
+        if (took || strcmp(text_at(sent.whole, "param"), rows[i].param) ||
+            !strstr(text_at(sent.whole, "message"), message)) {
+            printf("# %s: %s: %s\n", body, text_at(sent.whole, "param"), text_at(sent.whole, "message"));
+            wrong++;
+        }
+        over();
+    }
+    ok(!wrong, "what is wrong in a conversation is said of the dialect's own field", NULL);
+}
+
 // What is no tool is refused in every dialect, whether the model can call any or not.
 static void tools_refused(void)
 {
@@ -522,6 +564,7 @@ int main(void)
     counting();
     refusals();
     mistyped_refused();
+    places_named();
     tools_refused();
     reasoning_counts();
     page();

@@ -108,7 +108,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
         return false;
     if (!conversation_read(&r->conversation, json_object_get(r->root, "messages"), tools,
                            json_object_get(r->root, "chat_template_kwargs"), &error)) {
-        exchange_error(x, 400, NULL, "invalid_value", r->conversation.wrong, "%s", error.text);
+        exchange_error(x, 400, NULL, "invalid_value", ask_name(x, r->conversation.wrong), "%s", error.text);
         return false;
     }
     if (!ask_thinking(x, &f, r->root, r->conversation.kwargs, &rules->budget))
@@ -119,7 +119,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
     if (must && !job->grammar && !(r->opener = reply_call_opener(style->dialect, name)))
         return ask_bad(x, "tool_choice", "auto or none, since this model has no tool calls,");
     if (!conversation_encode(&r->conversation, x->tokenizer, style, r->opener, job, &reasons, &error)) {
-        exchange_error(x, 400, NULL, NULL, "messages", "%s", error.text);
+        exchange_error(x, 400, NULL, NULL, ask_name(x, "messages"), "%s", error.text);
         return false;
     }
     ask_seed(&f, job);

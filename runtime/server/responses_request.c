@@ -91,12 +91,23 @@ static bool take_message(struct making *m, const json_t *item, size_t index)
     return bad(m->x, "input", index, "role: one of user, assistant, system, developer is expected");
 }
 
+// Whether a call's arguments are the text of an object; as elsewhere, no text is an empty one.
+static bool is_object_text(const json_t *text)
+{
+    json_t *object = json_loadb(json_string_value(text), json_string_length(text), 0, NULL);
+    const bool good = !json_string_length(text) || json_is_object(object);
+    json_decref(object);
+    return good;
+}
+
 static bool take_call(struct making *m, const json_t *item, size_t index)
 {
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name"),
                  *arguments = json_object_get(item, "arguments");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
         return bad(m->x, "input", index, "call_id, name and arguments, texts, are expected");
+    if (!is_object_text(arguments))
+        return bad(m->x, "input", index, "arguments: the text of a JSON object is expected");
     json_t *last = assistant(m), *calls = json_object_get(last, "tool_calls");
     if (!calls) {
         calls = json_array();
@@ -251,6 +262,7 @@ static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
             json_object_set_new(out, same[i].to, own(json_object_get(root, same[i].from)));
     }
     ask_rename(x, "reasoning_effort", "reasoning.effort");
+    ask_rename(x, "messages", "input");
     const json_t *effort = json_object_get(json_object_get(root, "reasoning"), "effort");
     if (effort)
         json_object_set_new(out, "reasoning_effort", own(effort));
