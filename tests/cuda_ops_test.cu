@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
-//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention caches control draws; all of them without arguments
+//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention select caches control draws; all of them without arguments
 //   cuda_ops_test bench [attention|deltanet]   times of all ops, of what is around attention, of DeltaNet layers
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
@@ -12,6 +12,7 @@
 #include "tests/cuda_ops_control.cuh"
 #include "tests/cuda_ops_deltanet.cuh"
 #include "tests/cuda_ops_rows.cuh"
+#include "tests/cuda_ops_select.cuh"
 #include "tests/cuda_ops_state.cuh"
 #include "tests/cuda_ops_steps.cuh"
 
@@ -51,6 +52,8 @@ int main(int count, char **names)
         test_states();
     if (wanted(count, names, "attention"))
         test_attention();
+    if (wanted(count, names, "select"))
+        test_select(largest);
     if (wanted(count, names, "caches"))
         test_caches();
     if (wanted(count, names, "control")) {

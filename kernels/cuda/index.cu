@@ -44,7 +44,7 @@ enum {
     SELECT_LANES = 8,     // threads that share a pooled row
     SELECT_MANY = 4,      // pooled rows that they read at once
     SELECT_BINS = 2048,   // of a level of the radix descent: 11, 11 and 10 bits
-    SELECT_SCORES = 8192, // scores of a block of a cluster
+    SELECT_SCORES = 8192, // scores of a block of a cluster, at most
     SELECT_ALONE = 16384, // and of one that is alone
     SELECT_FEW_ROWS = 128,
 };
@@ -110,16 +110,33 @@ DEVICE void select_scores(const struct index_select_args *a, int64_t r, int32_t 
     }
 }
 
-// One level: counts digits of the scores that have the prefix so far, over the cluster, and takes one digit more.
-DEVICE void select_level(struct select_space *s, int level, int32_t count, int32_t parts)
+// Bits of a score below the digit of a level, and of the digit.
+DEVICE int select_shift(int level)
 {
-    const int shift = level == 0 ? 21 : level == 1 ? 10 : 0, width = level == 2 ? 10 : 11;
-    const uint32_t found = s->found, left = s->left, mask = (1u << width) - 1;
+    return level == 0 ? 21 : level == 1 ? 10 : 0;
+}
+DEVICE int select_width(int level)
+{
+    return level == 2 ? 10 : 11;
+}
+
+// Counts a level's digits of the scores that have the prefix so far.
+DEVICE void select_count(struct select_space *s, int level, int32_t count)
+{
+    const int shift = select_shift(level), width = select_width(level);
+    const uint32_t found = s->found, mask = (1u << width) - 1;
     for (int32_t i = (int32_t)threadIdx.x; i < count; i += SELECT_THREADS) {
         const uint32_t bits = __float_as_uint(s->score[i]) >> shift;
         if (level == 0 || bits >> width == found)
             atomicAdd(&s->bins[level][bits & mask], 1u);
     }
+}
+
+// Takes one digit more, from the counts of the whole cluster.
+DEVICE void select_level(struct select_space *s, int level, int32_t parts)
+{
+    const int width = select_width(level);
+    const uint32_t found = s->found, left = s->left, mask = (1u << width) - 1;
     cluster_sync();
     for (int32_t i = (int32_t)threadIdx.x; i < (int32_t)(mask + 1) / 4; i += SELECT_THREADS) {
         uint4 sum = {0, 0, 0, 0};
@@ -154,9 +171,14 @@ DEVICE void select_level(struct select_space *s, int level, int32_t count, int32
     __syncthreads();
 }
 
-// Writes the chosen blocks of this part, ascending, behind those of the parts before it.
+// Where the next chosen block of a row goes, and how many of those that equal the last score are still wanted.
+struct select_place {
+    int32_t at, left;
+};
+
+// Writes the chosen blocks of this part, ascending, behind those of the parts before it; `next` moves on by those of all parts.
 DEVICE void select_write(const struct index_select_args *a, struct select_space *s, int64_t r, int32_t begin,
-                         int32_t count, int32_t part)
+                         int32_t count, int32_t part, int32_t parts, struct select_place *next)
 {
     const uint32_t found = s->found;
     const int32_t each = (count + SELECT_THREADS - 1) / SELECT_THREADS, from = (int32_t)threadIdx.x * each;
@@ -172,11 +194,14 @@ DEVICE void select_write(const struct index_select_args *a, struct select_space 
         s->equal = (uint32_t)(before + mine);
     }
     cluster_sync();
-    int32_t at = 0, left = (int32_t)s->left;
-    for (int32_t p = 0; p < part; p++) {
-        const int32_t equal = (int32_t)*cluster_map(&s->equal, (unsigned)p), taken = equal < left ? equal : left;
-        at += (int32_t)*cluster_map(&s->above, (unsigned)p) + taken;
-        left -= taken;
+    int32_t at = 0, left = 0;
+    for (int32_t p = 0; p < parts; p++) {
+        const int32_t equal = (int32_t)*cluster_map(&s->equal, (unsigned)p),
+                      taken = equal < next->left ? equal : next->left;
+        if (p == part)
+            at = next->at, left = next->left;
+        next->at += (int32_t)*cluster_map(&s->above, (unsigned)p) + taken;
+        next->left -= taken;
     }
     const int32_t above = (int32_t)(before >> 32), equal = (int32_t)(uint32_t)before;
     at += above + (equal < left ? equal : left);
@@ -206,7 +231,6 @@ __global__ void __launch_bounds__(SELECT_THREADS)
     int32_t n = (position_of[r] + 1) / a.ratio;
     if (r >= live)
         return;
-    n = n < most * parts ? n : most * parts;
     if (n <= alone) // many rows: a block has one for itself, and the rest of its cluster goes
         parts = 1;
     if (part >= parts)
@@ -221,19 +245,38 @@ __global__ void __launch_bounds__(SELECT_THREADS)
         s->found = 0;
         s->left = (uint32_t)a.keep;
     }
-    const int32_t size = (n + parts - 1) / parts, begin = size * part < n ? size * part : n;
-    const int32_t count = n - begin < size ? n - begin : size;
-    select_scores<D>(&a, r, begin, count, s->score, fast);
-    __syncthreads();
-    for (int level = 0; level < 3; level++)
-        select_level(s, level, count, parts);
-    select_write(&a, s, r, begin, count, part);
+    // Ranges that the cluster's blocks have room for, one after the other; where there are several, scores are made anew each time.
+    const int32_t ranges = (n + most * parts - 1) / (most * parts), length = ranges > 1 ? most * parts : n;
+    auto each_range = [&](bool first, auto then) {
+        for (int32_t from = 0; from < n; from += length) {
+            const int32_t all = n - from < length ? n - from : length, size = (all + parts - 1) / parts;
+            const int32_t begin = size * part < all ? size * part : all;
+            const int32_t count = all - begin < size ? all - begin : size;
+            if (first || ranges > 1) {
+                __syncthreads(); // nobody may still read the scores of the range before
+                select_scores<D>(&a, r, from + begin, count, s->score, fast);
+                __syncthreads();
+            }
+            then(from + begin, count);
+        }
+    };
+    for (int level = 0; level < 3; level++) {
+        each_range(level == 0, [&](int32_t, int32_t count) { select_count(s, level, count); });
+        select_level(s, level, parts);
+    }
+    struct select_place next = {0, (int32_t)s->left};
+    each_range(false, [&](int32_t begin, int32_t count) { select_write(&a, s, r, begin, count, part, parts, &next); });
 }
 
 template <int D> static cudaError_t select_launch(cudaStream_t stream, const struct index_select_args *a, int rows)
 {
     const bool fast = kv_fits(&a->lanes, &a->layout, D, KV_POOLED) && a->lanes.page % a->ratio == 0;
-    const int32_t parts = clusters_available() ? SELECT_PARTS : 1, most = parts > 1 ? SELECT_SCORES : SELECT_ALONE;
+    const int32_t parts = clusters_available() ? SELECT_PARTS : 1, wanted = parts > 1 ? SELECT_SCORES : SELECT_ALONE;
+    const int32_t room =
+        (int32_t)(((int64_t)block_room() - (int64_t)sizeof(struct select_space)) / (int64_t)sizeof(float));
+    const int32_t most = room < wanted ? room : wanted;
+    if (most < 1)
+        return cudaErrorInvalidValue;
     return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows), SELECT_THREADS,
                           sizeof(struct select_space) + sizeof(float) * (size_t)most, (unsigned)parts,
                           index_select_kernel<D>, *a, parts, most, rows > SELECT_FEW_ROWS ? most : 0, fast);

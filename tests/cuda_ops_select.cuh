@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// index_select alone, over rows of so many blocks that a launch has no room for all their scores: the choices of the CPU target, which
+// are exact, since queries and pooled rows are small integers (so many scores are equal, too).
+
+#ifndef CUDA_OPS_SELECT_CUH
+#define CUDA_OPS_SELECT_CUH
+
+#include "tests/cuda_ops_cache.cuh"
+
+enum { SELECT_PAGE = 64, SELECT_KEEP = 96, SELECT_DIM = 16, SELECT_TEST_HEADS = 3, SELECT_TEST_ROWS = 3 };
+
+// `blocks` pooled rows in pages in descending order; rows at the last position, in the middle, and with few blocks. capacity: of the
+// launch.
+static void test_select_of(int32_t blocks, int capacity)
+{
+    rig_reset();
+    const int32_t positions = blocks * RATIO, pages = (positions + SELECT_PAGE - 1) / SELECT_PAGE,
+                  width = SELECT_TEST_HEADS * SELECT_DIM;
+    struct lane_set lanes = {};
+    struct kv_layout kv = {};
+    kv.encoding = kv.index_encoding = KV_BF16;
+    kv.kv_heads = 1;
+    kv.dim = 8;
+    kv.index_dim = SELECT_DIM;
+    kv.key_bytes = 16;
+    kv.index_bytes = 2 * SELECT_DIM;
+    lanes.count = 1;
+    lanes.page = SELECT_PAGE;
+    lanes.page_bytes = SELECT_PAGE * (2 * kv.key_bytes + kv.index_bytes + kv.index_bytes / RATIO);
+    lanes.pages = take<uint8_t>(lanes.page_bytes * pages);
+    for (int64_t i = 0; i < lanes.page_bytes * pages / 2; i++) {
+        static const uint16_t numbers[] = {0xc000, 0xbf80, 0, 0x3f80, 0x4000}; // -2 .. 2 in bf16
+        ((uint16_t *)lanes.pages)[i] = numbers[rig_below(5)];
+    }
+    uint32_t *table = take<uint32_t>(pages);
+    for (int32_t i = 0; i < pages; i++)
+        table[i] = (uint32_t)(pages - 1 - i);
+    lanes.table[0] = table;
+    lanes.lane[0] = take_lane(64, 8);
+    struct pass *pass = take_pass(capacity);
+    float *q = take<float>((int64_t)capacity * width);
+    for (int32_t i = 0; i < SELECT_TEST_ROWS * width; i++)
+        q[i] = (float)(rig_below(5) - 2);
+    int32_t *chosen = take<int32_t>((int64_t)capacity * SELECT_KEEP), *counts = take<int32_t>(capacity);
+    push_all();
+    pass_clear(pass);
+    pass_add(pass, 0, positions - 1, 1);
+    pass_add(pass, 0, positions / 2, 1);
+    pass_add(pass, 0, SELECT_KEEP * RATIO - 1, 1);
+    push_pass(pass, capacity);
+    struct index_select_args a = {pass, lanes, kv, SELECT_TEST_HEADS, RATIO, SELECT_KEEP, width, q, chosen, counts};
+    gpu(cuda_index_select, &a, capacity);
+    cpu(&kernel_index_select_portable, &a);
+    const int32_t *seen = pull(counts, SELECT_TEST_ROWS);
+    bool good = memcmp(seen, counts, sizeof *seen * SELECT_TEST_ROWS) == 0 && counts[0] == SELECT_KEEP;
+    seen = pull(chosen, SELECT_TEST_ROWS * SELECT_KEEP);
+    for (int32_t r = 0; r < SELECT_TEST_ROWS; r++)
+        good =
+            good && (counts[r] < 0 || memcmp(seen + r * SELECT_KEEP, chosen + r * SELECT_KEEP, 4 * SELECT_KEEP) == 0);
+    ok(good, "%d blocks in a launch of %d rows: the choices of the CPU target", blocks, capacity);
+}
+
+static void test_select(bool largest)
+{
+    test_select_of(300, SELECT_TEST_ROWS);
+    test_select_of(2500, SELECT_TEST_ROWS);
+    test_select_of(2500, 130);
+    if (largest)
+        test_select_of(70000, SELECT_TEST_ROWS);
+}
+
+#endif
