@@ -361,6 +361,22 @@ static void places_named(void)
     ok(!wrong, "what is wrong in a conversation is said of the dialect's own field", NULL);
 }
 
+// Values are shown as a client would write them.
+static void values_shown(void)
+{
+    static const char *const texts[] = {"2.1",   "-0.3",          "0.30000000000000004", "3", "[0.1,{\"a\":2.1}]",
+                                        "1e300", "\"2.1\\u00e9\""};
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char shown[80];
+        json_t *value = json_loads(texts[i], JSON_DECODE_ANY, NULL);
+        if (strcasecmp(input_show(value, shown), texts[i]))
+            printf("# %s: %s\n", texts[i], shown), wrong++;
+        json_decref(value);
+    }
+    ok(!wrong, "numbers are shown with the digits that they need", NULL);
+}
+
 // What is no tool is refused in every dialect, whether the model can call any or not.
 static void tools_refused(void)
 {
@@ -565,6 +581,7 @@ int main(void)
     refusals();
     mistyped_refused();
     places_named();
+    values_shown();
     tools_refused();
     reasoning_counts();
     page();

@@ -62,9 +62,25 @@ json_t *input_parse(const char *body, size_t bytes, struct error *error)
     return root;
 }
 
+// Writes up to 64 bytes of JSON, numbers with no more digits than read back as they are; gives the bytes of all of it.
+static size_t dump_short(const json_t *value, char *buffer)
+{
+    size_t bytes = 0;
+    for (size_t precision = 15; precision <= 17; precision++) {
+        bytes = json_dumpb(value, buffer, 64,
+                           JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(precision));
+        json_t *back = bytes <= 64 ? json_loadb(buffer, bytes, JSON_DECODE_ANY, NULL) : NULL;
+        const bool same = json_equal(back, value);
+        json_decref(back);
+        if (same)
+            break;
+    }
+    return bytes;
+}
+
 const char *input_show(const json_t *value, char buffer[80])
 {
-    size_t bytes = json_dumpb(value, buffer, 64, JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    size_t bytes = dump_short(value, buffer);
     if (bytes > 60) {
         if (bytes > 64) // nothing that fits was written
             snprintf(buffer, 80, "%s", json_is_string(value) ? "a long text" : "something long");
