@@ -123,6 +123,15 @@ static struct exchange exchange;
 
 typedef void handler(struct exchange *x);
 
+static json_t *parsed(const char *text)
+{
+    json_error_t error;
+    json_t *json = json_loads(text, 0, &error);
+    if (!json)
+        printf("# %s at %d of %s\n", error.text, error.position, text);
+    return json;
+}
+
 // Hands a body to a handler. False: it was answered at once.
 static bool ask(handler *handle, json_t *body, const char *rest)
 {

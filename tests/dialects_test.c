@@ -4,7 +4,7 @@
 // stream put together is the whole reply, however the text came; the same conversation has the same prompt in every dialect; a
 // reply that is sent back renders as it was. Red control: a lost event.
 
-#include "tests/dialects_rig.h"
+#include "tests/dialects_refused.h"
 
 // ---- requests --------------------------------------------------------------------------------------------------------------------
 
@@ -78,15 +78,6 @@ static bool streams_alike(const struct dialect_test *d, const char *text, size_t
 }
 
 // ---- conversations ---------------------------------------------------------------------------------------------------------------
-
-static json_t *parsed(const char *text)
-{
-    json_error_t error;
-    json_t *json = json_loads(text, 0, &error);
-    if (!json)
-        printf("# %s at %d of %s\n", error.text, error.position, text);
-    return json;
-}
 
 // One conversation with reasoning, a call and its result, as each dialect has it.
 static json_t *conversation(const struct dialect_test *d)
@@ -275,108 +266,6 @@ static void refusals(void)
     ok(!wrong, "what cannot be done is refused with its field", NULL);
 }
 
-// Fields of the wrong type, behind a request that is right without them; message: how what is said begins.
-static const struct {
-    handler *handle;
-    const char *field, *message;
-} mistyped[] = {
-    {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": 5}",
-     "chat_template_kwargs.enable_thinking: true or"},
-    {messages_handle, "\"chat_template_kwargs\": {\"enable_thinking\": 5}",
-     "chat_template_kwargs.enable_thinking: true or"},
-    {responses_handle, "\"chat_template_kwargs\": {\"enable_thinking\": 5}",
-     "chat_template_kwargs.enable_thinking: true or"},
-    {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": \"false\"}",
-     "chat_template_kwargs.enable_thinking: true or"},
-    {chat_handle, "\"enable_thinking\": true, \"chat_template_kwargs\": {\"enable_thinking\": []}",
-     "chat_template_kwargs.enable_thinking: true or"},
-    {chat_handle, "\"chat_template_kwargs\": {\"thinking\": 1}", "chat_template_kwargs.thinking: true or"},
-    {chat_handle, "\"chat_template_kwargs\": {\"reasoning_effort\": 2}",
-     "chat_template_kwargs.reasoning_effort: one of"},
-    {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": null, \"thinking\": false, \"clear_thinking\": 1}",
-     NULL},
-    {responses_handle, "\"reasoning\": {\"effort\": 2}", "reasoning.effort: one of"},
-};
-
-static void mistyped_refused(void)
-{
-    int wrong = 0;
-    for (size_t i = 0; i < sizeof mistyped / sizeof *mistyped; i++) {
-        char body[512];
-        const char *message = mistyped[i].message;
-        snprintf(body, sizeof body, "{\"max_tokens\": 1, %s, %s}",
-                 mistyped[i].handle == responses_handle ? "\"input\": \"x\""
-                                                        : "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
-                 mistyped[i].field);
-        const bool took = ask(mistyped[i].handle, parsed(body), NULL);
-        if (message ? took || sent.status != 400 || strncmp(text_at(sent.whole, "message"), message, strlen(message))
-                    : !took) {
-            printf("# %s: %d %s\n", body, sent.status, text_at(sent.whole, "message"));
-            wrong++;
-        }
-        over();
-    }
-    ok(!wrong, "fields of the wrong type are refused by name", NULL);
-}
-
-// A conversation that is nested too deep for the template, and arguments that are no object, in the client's words for where they are.
-static void places_named(void)
-{
-    enum { DEEP = 64 };
-    static const char brackets[] = "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[";
-    static const struct {
-        handler *handle;
-        const char *body, *param, *message; // %s: brackets; message: NULL for those
-    } rows[] = {
-        {chat_handle,
-         "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": "
-         "\"{\\\"a\\\": %s}\"}}]}]}",
-         "messages", NULL},
-        {responses_handle,
-         "{\"input\": [{\"role\": \"user\", \"content\": \"x\"}, {\"type\": \"function_call\", \"call_id\": \"1\", "
-         "\"name\": \"f\", \"arguments\": \"{\\\"a\\\": %s}\"}]}",
-         "input", NULL},
-        {responses_handle,
-         "{\"instructions\": \"x\", \"input\": [{\"role\": \"user\", \"content\": \"x\"}, {\"type\": "
-         "\"function_call\", "
-         "\"call_id\": \"1\", \"name\": \"f\", \"arguments\": \"%s\"}]}",
-         "input", "input[1]: arguments: the text of a JSON object"},
-    };
-    int wrong = 0;
-    char deep[2 * DEEP + 1], body[512];
-    memcpy(deep, brackets, DEEP);
-    memset(deep + DEEP, ']', DEEP);
-    deep[2 * DEEP] = '\0';
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *message = rows[i].message ? rows[i].message : "the conversation nests deeper than";
-        snprintf(body, sizeof body, rows[i].body, deep);
-        const bool took = ask(rows[i].handle, parsed(body), NULL);
-        if (took || strcmp(text_at(sent.whole, "param"), rows[i].param) ||
-            !strstr(text_at(sent.whole, "message"), message)) {
-            printf("# %s: %s: %s\n", body, text_at(sent.whole, "param"), text_at(sent.whole, "message"));
-            wrong++;
-        }
-        over();
-    }
-    ok(!wrong, "what is wrong in a conversation is said of the dialect's own field", NULL);
-}
-
-// Values are shown as a client would write them.
-static void values_shown(void)
-{
-    static const char *const texts[] = {"2.1",   "-0.3",          "0.30000000000000004", "3", "[0.1,{\"a\":2.1}]",
-                                        "1e300", "\"2.1\\u00e9\""};
-    int wrong = 0;
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char shown[80];
-        json_t *value = json_loads(texts[i], JSON_DECODE_ANY, NULL);
-        if (strcasecmp(input_show(value, shown), texts[i]))
-            printf("# %s: %s\n", texts[i], shown), wrong++;
-        json_decref(value);
-    }
-    ok(!wrong, "numbers are shown with the digits that they need", NULL);
-}
-
 // What is no tool is refused in every dialect, whether the model can call any or not.
 static void tools_refused(void)
 {
@@ -458,15 +347,23 @@ static void reasoning_counts(void)
         const char *text;
         size_t piece;
         int tokens;
-    } rows[] = {{"Thought.\n</think>\n\nHello", 1, 9},
-                {"\n</think>\n\nHello", 1, 1},
-                {"a<</think>b", 1, 2},
-                {"a</thin</think>b", 1, 7},
-                {"Thought", 1, 7},
-                {"a</thi", 1, 6}};
+        const char *stop; // NULL: STOP
+    } rows[] = {{"Thought.\n</think>\n\nHello", 1, 9, NULL},
+                {"\n</think>\n\nHello", 1, 1, NULL},
+                {"a<</think>b", 1, 2, NULL},
+                {"a</thin</think>b", 1, 7, NULL},
+                {"Thought", 1, 7, NULL},
+                {"a</thi", 1, 6, NULL},
+                {"a STOP", 1, 6, NULL},
+                {"ab</think>c", 1, 2, "</think>"},
+                {"ab</think>\n\nc", 3, 1, "b</think>\n"},
+                {"a</think>c", 1000, 1, "</think>"}};
     bool good = true;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ask(chat_handle, request(&dialects[0], hello(), false), NULL);
+        json_t *body = request(&dialects[0], hello(), false);
+        if (rows[i].stop)
+            json_object_set_new(body, "stop", json_string(rows[i].stop));
+        ask(chat_handle, body, NULL);
         say(rows[i].text, rows[i].piece, false);
         if (exchange.answer.reasoning_tokens != rows[i].tokens) {
             printf("# %s: %d tokens\n", rows[i].text, exchange.answer.reasoning_tokens);

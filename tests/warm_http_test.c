@@ -88,6 +88,9 @@ static void budgets(const char *binary)
        "a reply goes on after its budget of reasoning", detail);
     const struct turn least = ask_within(plain.port, first, 1);
     ok(one.reasoned == 8 && least.reasoned == 1, "and counts as many tokens of reasoning", detail);
+    const struct turn nothing = ask_within(plain.port, first, 0);
+    ok(nothing.reasoned == 0 && same(&nothing, &least), "a budget of nothing closes it at once and counts none",
+       detail);
     ok(one.cached == 0 && right.cached == 0, "a first turn that went on read all of its prompt", detail);
     ok(same(&again, &right) && again.cached > 0 && again.cached < one.prompt, "the same again, no more than its prompt",
        detail);

@@ -259,6 +259,17 @@ static void pass(struct reply *reply, const char *text, size_t count)
     steps(reply);
 }
 
+// Of `count` bytes that begin with the stop string that was met, those from the closing marker in it on, which no state reads.
+static size_t behind_stop(const struct reply *reply, const char *text, size_t count)
+{
+    const char *marker = reply->options.reasoning_close;
+    const size_t bytes = marker ? strlen(marker) : 0, stop = reply->stops[reply->stop_index].length;
+    for (size_t i = 0; bytes && i + bytes <= stop; i++)
+        if (!memcmp(text + i, marker, bytes))
+            return count - i;
+    return 0;
+}
+
 // Looks for stop strings in the new bytes of `held`, from `from` on, and passes on what cannot belong to one.
 static void match_stops(struct reply *reply, size_t from)
 {
@@ -278,6 +289,8 @@ static void match_stops(struct reply *reply, size_t from)
     bytes_drop(&reply->held, good);
     if (reply->complete)
         reply->stop_index = -1;
+    if (reply->stop_index >= 0 && reply_reasons(reply))
+        reply->behind = behind_stop(reply, reply->held.data, reply->held.size);
     if (reply->reason == REPLY_OPEN && (reply->complete || reply->stop_index >= 0))
         reply->reason = reply->complete ? REPLY_AT_CALL : REPLY_AT_STOP;
 }

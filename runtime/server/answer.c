@@ -100,14 +100,16 @@ static bool is_marker(const struct answer *a, int32_t token)
     return text && reply_is_marker(text, bytes);
 }
 
-// Counts a token of so many bytes that came while the reply reasoned. With the one that ends the reasoning, those that are made of
+// Counts a token of so many bytes that came while the reply reasoned. With the one that ends the reasoning, or the reply, those that are made of
 // nothing but its closing marker, and of what follows, are taken off again.
 static void count_reasoning(struct answer *a, size_t bytes)
 {
+    if (a->uncounted)
+        return;
     a->reasoning_tokens++;
     memmove(a->recent + 1, a->recent, ANSWER_RECENT - 1);
     a->recent[0] = (uint8_t)(bytes < UINT8_MAX ? bytes : UINT8_MAX);
-    if (answer_reasons(a))
+    if (answer_reasons(a) && !a->stopped)
         return;
     size_t left = reply_behind_reasoning(a->reply);
     for (int i = 0; i < ANSWER_RECENT && left > 0 && a->recent[i] <= left && a->reasoning_tokens > 0; i++) {
@@ -131,9 +133,9 @@ bool answer_feed(struct answer *a, int32_t token, struct error *error)
         return false;
     const bool reasoned = answer_reasons(a);
     bool more = !bytes || reply_feed(a->reply, piece, bytes, take, a);
+    a->stopped = !more;
     if (reasoned)
         count_reasoning(a, bytes);
-    a->stopped = !more;
     if (a->failed)
         error_set(error, "no memory for the reply's text");
     return more && !a->failed;

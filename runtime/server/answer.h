@@ -24,8 +24,8 @@ struct answer_rules {
     struct reply_options reply; // as reply.h says; its texts are copied by reply_new
     bool keep_special;          // special tokens are text too
     const char *opener;         // text that the prompt ends with and the reply begins with, or NULL
-    int budget;                 // most tokens of reasoning; closing it takes the place of the last of them; 0: no limit
-    const char *forced;         // text in place of the first token that is not blank behind the reasoning, or NULL
+    int budget; // most tokens of reasoning; closing it takes the place of the last of them; 0: no limit, < 0: none
+    const char *forced; // text in place of the first token that is not blank behind the reasoning, or NULL
 };
 
 // Tokens that the marker of a reasoning's end may be made of.
@@ -42,6 +42,7 @@ struct answer {
     struct answer_call *calls;
     int call_count, call_room;
     int tokens, reasoning_tokens;  // read so far; markers of reasoning are none of it
+    bool uncounted;                // what comes is no reasoning of the model's
     uint8_t recent[ANSWER_RECENT]; // bytes of the last tokens, the newest first
     struct sha256 hash;
     bool failed; // out of memory: the reply cannot be completed

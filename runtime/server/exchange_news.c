@@ -160,7 +160,8 @@ static bool steer(struct exchange *x, int32_t token)
     const bool reasons = answer_reasons(&x->answer);
     // A reply whose form was asked for cannot end before its reasoning does.
     const bool early = reasons && token >= 0 && answer_is_end(token) && (x->job->grammar_after || side->forced);
-    if (early || (reasons && side->budget > 0 && x->answer.reasoning_tokens >= side->budget - 1)) {
+    if (early || (reasons && side->budget && x->answer.reasoning_tokens >= side->budget - 1)) {
+        x->answer.uncounted = side->budget < 0;
         side->budget = 0;
         insert(x, side->fed, x->server->closing);
         return true;
@@ -211,6 +212,7 @@ static bool go_on(struct exchange *x, struct news *n)
         x->side->earlier.cached_tokens = n->counters.cached_tokens;
     while (ok && x->side->fed < job->base && answer_feed(&x->answer, job->tokens[x->side->fed], &error))
         x->side->fed++;
+    x->answer.uncounted = false;
     n->counters = (struct stream_counters){0};
     if (ok && !x->answer.stopped && !x->answer.failed && job->base < job->reply) {
         atomic_store(&job->cancel, false);

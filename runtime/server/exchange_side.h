@@ -43,7 +43,7 @@ struct connection_side {
     int fed; // tokens read
     const char *param;
     int prompt_count;   // of the request
-    int budget;         // most tokens of reasoning; 0: no limit
+    int budget;         // most tokens of reasoning; 0: no limit, negative: none
     const char *forced; // what the answer must begin with behind its reasoning, or NULL
     const char *insert; // text that goes in after `keep` tokens, when the job has ended for it; else NULL
     int keep;

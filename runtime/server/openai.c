@@ -161,6 +161,12 @@ static void set_default(json_t *kwargs, const char *name, json_t *value)
         json_object_set_new(kwargs, name, value);
 }
 
+// 0 as an answer has it, whose 0 is no limit.
+static int budget_of(int64_t tokens)
+{
+    return tokens > 0 ? (int)tokens : -1;
+}
+
 void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget)
 {
     const struct server_options *o = &x->server->options;
@@ -171,7 +177,7 @@ void ask_thinking_defaults(const struct exchange *x, json_t *kwargs, int *budget
         set_default(kwargs, "enable_thinking", json_false());
     else if (level)
         set_default(kwargs, "reasoning_effort", json_string(level));
-    *budget = o->budget < 0 ? 0 : o->budget > 1 ? o->budget : 1;
+    *budget = o->budget < 0 ? 0 : budget_of(o->budget);
 }
 
 static bool ask_effort(struct exchange *x, const json_t *effort, const char *field, json_t *kwargs)
@@ -219,7 +225,7 @@ bool ask_thinking(struct exchange *x, const struct fields *f, const json_t *root
         return false;
     ask_thinking_defaults(x, kwargs, budget);
     if (f->at[FIELD_THINKING_BUDGET].given)
-        *budget = f->at[FIELD_THINKING_BUDGET].integer > 1 ? (int)f->at[FIELD_THINKING_BUDGET].integer : 1;
+        *budget = budget_of(f->at[FIELD_THINKING_BUDGET].integer);
     return true;
 }
 
