@@ -28,13 +28,13 @@ static int32_t first_written(const struct engine *e, const struct slot *slot)
     return first > 0 ? first / e->options.page : 0;
 }
 
-enum { LEAST_ROWS = 32, ROWS_STEP = 4 }; // sizes that prompt passes are launched for: 32, 128, 512 ...
+enum { LEAST_ROWS = 32, ROWS_STEP = 4, HEAD_LAG = 1 }; // sizes that prompt passes are launched for: 32, 128, 512 ...
 
 // Rows that a launch of the program is made for: those of the lanes rounded up, since a short prompt should not wait for the blocks of a
-// long one. The head may lag behind the trunk by a window.
+// long one. In a prompt the head lags behind the trunk by a cell at most.
 static int32_t rows_for(const struct program *program, struct slot *const *slots, int count)
 {
-    int32_t rows = MAX_WINDOW, most = LEAST_ROWS;
+    int32_t rows = HEAD_LAG, most = LEAST_ROWS;
     if (program != model.plain_prompt && program != model.prompt)
         return program->rows;
     for (int i = 0; i < count; i++)
