@@ -144,9 +144,11 @@ void bench_print_text(const struct bench *b)
     if (!b->per_op)
         return;
     print_ops("a round", b->program, b->seconds, 1, 1);
-    int rows_a_pass = b->prompt_program->rows, passes = (b->prompt - 1 + rows_a_pass - 1) / rows_a_pass + 1;
-    print_ops("a prompt", b->prompt_program, b->prompt_seconds, passes,
-              (double)b->prompt / passes / b->prompt_program->rows);
+    // Its last token is a pass of another program.
+    const int most = b->prompt_program->rows, read = b->prompt - 1, passes = (read + most - 1) / most;
+    if (passes > 0)
+        print_ops("a prompt but its last token", b->prompt_program, b->prompt_seconds, passes,
+                  (double)read / passes / most);
 }
 
 void bench_print_chart(const struct bench *b)

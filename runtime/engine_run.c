@@ -28,7 +28,7 @@ static int32_t first_written(const struct engine *e, const struct slot *slot)
     return first > 0 ? first / e->options.page : 0;
 }
 
-enum { LEAST_ROWS = 32, ROWS_STEP = 4, HEAD_LAG = 1 }; // sizes that prompt passes are launched for: 32, 128, 512 ...
+enum { LEAST_ROWS = 32, ROWS_STEP = 2, HEAD_LAG = 1 }; // sizes that prompt passes are launched for: 32, 64, 128 ...
 
 // Rows that a launch of the program is made for: those of the lanes rounded up, since a short prompt should not wait for the blocks of a
 // long one. In a prompt the head lags behind the trunk by a cell at most.
