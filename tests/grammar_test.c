@@ -19,11 +19,11 @@ static uint32_t below(uint32_t n)
     return (uint32_t)(seed >> 33) % n;
 }
 
-// The front end by the kind's first letter: Schema, Json object, Regex, Text, Choice (lines), Xml tools, tOols in JSON.
+// The front end by the kind's first letter: Schema, Json object, Regex, Text, Choice (lines), Xml tools, strict ones (X), tOols in JSON.
 static struct grammar *make(char kind, const char *text, struct error *error)
 {
     struct grammar *g = NULL;
-    json_t *json = strchr("sxo", kind) ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *json = strchr("sxXo", kind) ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
     struct grammar_tool tools[8];
     const char *lines[16], *name;
     size_t bytes[16];
@@ -37,9 +37,9 @@ static struct grammar *make(char kind, const char *text, struct error *error)
         grammar_regex(&g, vocabulary, text, strlen(text), error);
     if (kind == 't')
         grammar_text(&g, vocabulary, text, strlen(text), error);
-    if (kind == 'x' || kind == 'o') {
-        json_object_foreach(json, name, value) tools[count++] = (struct grammar_tool){name, value};
-        grammar_tool_call(&g, vocabulary, kind == 'x' ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count, true, NULL,
+    if (strchr("xXo", kind)) {
+        json_object_foreach(json, name, value) tools[count++] = (struct grammar_tool){name, value, kind == 'X'};
+        grammar_tool_call(&g, vocabulary, kind != 'o' ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count, true, NULL,
                           error);
     }
     if (kind == 'c') {
@@ -170,6 +170,79 @@ static const struct {
      {"<tool_call>\n<function=get>\n</function>\n</tool_call>",
       "<tool_call>\n<function=set>\n</function>\n</tool_call>",
       "<tool_call>\n<function=get>\n<parameter=n>\nx\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":3}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nabc\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\né\n\"\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\nabcd\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\na</\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\n</parameter>\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"minLength\":2}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\nab\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\na much longer text\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":2}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\nab\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nabc\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":0}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"pattern\":\"^[a-c]+$\"}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nabcabc\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nabd\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nab\n\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"pattern\":\"b.\"}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\nb1\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\na b-c\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nb\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nb1<\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":[\"string\",\"null\"],\"format\":\"date\"}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\n2026-11-30\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\ntoday\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\"}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\n<b>\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n\n</parameter>\n</function>\n</tool_call>"}},
+    {'x',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":3,\"pattern\":\"^a\"}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\nbcdefg\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\n\n</parameter>\n\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"null\"}],"
+     "\"default\":null,\"title\":\"S\"}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\nabc\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nnull\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\nabcd\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\n12345\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"string\",\"maxLength\":2000000}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\nabc\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\n<\n</parameter>\n</function>\n</tool_call>"}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\n<abc>\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\nnull\n</parameter>\n</function>\n</tool_call>"},
+     {}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"^a$\"},{\"type\":\"integer\","
+     "\"minimum\":7}]}},\"required\":[\"s\"]}}",
+     {"<tool_call>\n<function=get>\n<parameter=s>\na\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\n8\n</parameter>\n</function>\n</tool_call>"},
+     {"<tool_call>\n<function=get>\n<parameter=s>\nb\n</parameter>\n</function>\n</tool_call>",
+      "<tool_call>\n<function=get>\n<parameter=s>\n3\n</parameter>\n</function>\n</tool_call>"}},
     {'o',
      "{\"get\":{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"}},\"required\":[\"n\"]}}",
      {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": 3}}\n</tool_call>"},
@@ -242,6 +315,18 @@ static const struct {
     {'s', "{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "where the pattern or format keeps them"},
     {'s', "{\"enum\":[1],\"minimum\":3}", "beside enum"},
     {'o', "{\"f\":{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}}", "tool \"f\": schema"},
+    {'X', "{\"f\":{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(?=a)\"}}}}", "look-ahead"},
+    {'X', "{\"f\":{\"properties\":{\"a\":{\"type\":\"string\",\"format\":\"colour\"}}}}", "format \"colour\""},
+    {'X', "{\"f\":{\"properties\":{\"a\":{\"pattern\":\"^<\"}},\"required\":[\"a\"]}}", "no text meets"},
+    {'X',
+     "{\"f\":{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"null\"}],"
+     "\"minLength\":1}}}}",
+     "anyOf stands alone"},
+    {'X', "{\"f\":{\"properties\":{\"a\":{\"oneOf\":[{\"type\":\"string\"},{\"maxLength\":3}]}}}}", "may both fit"},
+    {'X',
+     "{\"f\":{\"properties\":{\"a\":{\"$ref\":\"#/$defs/a\"}},\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/$defs/"
+     "a\"},{\"$ref\":\"#/$defs/a\"}]}}}}",
+     "nested deeper"},
 };
 
 // Text that is nested or long enough to hurt: refused in a line, whatever the kind.

@@ -161,6 +161,58 @@ static void test_loose(enum reply_dialect dialect, const char *title)
     over();
 }
 
+// Texts of a strict tool keep to their limits in every dialect, and what cannot be kept to is refused.
+static void test_limits(enum reply_dialect dialect, const char *title)
+{
+    static const char tool[] =
+        "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,"
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\","
+        "\"minLength\":2,\"maxLength\":9},\"b\":{\"type\":\"string\",\"pattern\":\"%s\"}},"
+        "\"required\":[\"a\",\"b\"]}}}],\"tool_choice\":\"required\",\"parallel_tool_calls\":false}";
+    char more[600], name[120], detail[200] = "";
+    int ended = 0, wrong = 0;
+    server.style.dialect = dialect;
+    for (int i = 0; i < SEEDS; i++) {
+        snprintf(more, sizeof more, tool, "^[xy]{3}[0-9]$");
+        const bool whole = reply(chat(more, false), (uint64_t)i);
+        const struct answer *a = &exchange.answer;
+        json_t *arguments = whole && a->call_count == 1 ? json_loads(a->calls[0].arguments.bytes, 0, NULL) : NULL;
+        const char *text = text_at(arguments, "a"), *other = text_at(arguments, "b");
+        size_t length = 0;
+        for (const char *c = text; *c; c++)
+            length += (*c & 0xc0) != 0x80;
+        ended += whole;
+        if (whole && (length < 2 || length > 9 || strlen(other) != 4 || strspn(other, "xy") != 3 || other[3] < '0' ||
+                      other[3] > '9')) {
+            wrong++;
+            snprintf(detail, sizeof detail, "%.180s", a->call_count ? a->calls[0].arguments.bytes : "no call");
+        }
+        json_decref(arguments);
+        over();
+    }
+    snprintf(name, sizeof name, "%s: texts of a strict tool keep to their limits", title);
+    printf("# %d of %d came to their end\n", ended, SEEDS);
+    ok(ended > SEEDS / 2 && wrong == 0, name, detail);
+    snprintf(more, sizeof more, tool, "(?=x)");
+    const bool took = ask(chat_handle, chat(more, false), NULL);
+    snprintf(name, sizeof name, "%s: limits that cannot be kept to are refused", title);
+    ok(!took && sent.status == 400 && strstr(text_at(sent.whole, "message"), "look-ahead"), name, NULL);
+    over();
+}
+
+static void test_limits_of_messages(void)
+{
+    static const char body[] =
+        "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"f\","
+        "\"strict\":true,\"input_schema\":{\"properties\":{\"a\":{\"pattern\":\"(?=x)\"}}}}],"
+        "\"tool_choice\":{\"type\":\"any\"}}";
+    server.style.dialect = REPLY_XML;
+    const bool took = ask(messages_handle, json_loads(body, 0, NULL), NULL);
+    const char *message = text_at(sent.whole, "message");
+    ok(!took && sent.status == 400 && strstr(message, "look-ahead"), "messages: a strict tool is strict", message);
+    over();
+}
+
 // With tools and a schema a reply is a call or a value.
 static void test_either(void)
 {
@@ -354,6 +406,9 @@ int main(void)
     test_calls(REPLY_JSON, "JSON");
     test_loose(REPLY_XML, "XML");
     test_loose(REPLY_JSON, "JSON");
+    test_limits(REPLY_XML, "XML");
+    test_limits(REPLY_JSON, "JSON");
+    test_limits_of_messages();
     test_either();
     test_refusals();
     test_names();

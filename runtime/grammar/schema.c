@@ -112,8 +112,7 @@ static bool says_nothing(const json_t *schema)
     return true;
 }
 
-// oneOf asks for exactly one way: fulfilled where the ways exclude each other.
-static bool check_apart(struct schema_job *job, const json_t *ways)
+bool schema_all_apart(struct schema_job *job, const json_t *ways)
 {
     enum { MOST = 128 };
     const json_t *flat[MOST];
@@ -145,7 +144,7 @@ static int32_t ways(struct schema_job *job, const json_t *flat, const char *keyw
     const bool alone = says_nothing(base);
     if (json_array_size(list) == 0)
         return schema_fail(job, "a list of schemas is expected");
-    if (!strcmp(keyword, "oneOf") && !check_apart(job, list))
+    if (!strcmp(keyword, "oneOf") && !schema_all_apart(job, list))
         return -1;
     for (size_t i = 0; i < json_array_size(list) && !job->form->failed; i++) {
         const json_t *way = json_array_get(list, i);

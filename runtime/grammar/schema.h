@@ -56,6 +56,9 @@ int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, in
 // Defines the rules of all references that were met. Call last.
 void schema_define(struct schema_job *job);
 
+// oneOf asks for exactly one way: fulfilled where the ways exclude each other; false with the form failed when they may not.
+bool schema_all_apart(struct schema_job *job, const json_t *ways);
+
 // Counts work (entries that are copied or compared); false: it is more than a schema may cost.
 bool schema_charge(struct schema_job *job, int64_t work);
 
@@ -74,6 +77,8 @@ int32_t schema_object(struct schema_job *job, const json_t *schema, int depth, i
 int32_t schema_array(struct schema_job *job, const json_t *schema, int depth, int32_t next);
 int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next);
 int32_t schema_number(struct schema_job *job, const json_t *schema, bool integer, int32_t next);
+// A string's text as it is, without <, and then `close`, which begins at one or at the line end before it.
+int32_t schema_text(struct schema_job *job, const json_t *schema, const char *close, int32_t next);
 
 // ---- schema_flat.c -----------------------------------------------------------------------------------------------------------
 

@@ -67,27 +67,73 @@ static const char *expression(struct schema_job *job, const json_t *schema, size
     return NULL;
 }
 
-int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next)
-{
-    const int32_t least = schema_count(job, schema, "minLength", 0);
-    const int32_t most = schema_count(job, schema, "maxLength", FORM_ENDLESS);
+// What a schema says of a string.
+struct limits {
+    int32_t least, most;
+    const char *text; // an expression, or NULL
     size_t bytes;
     bool search;
+};
+
+// False: failed.
+static bool read_limits(struct schema_job *job, const json_t *schema, struct limits *l)
+{
     int64_t low, high;
-    const char *text = expression(job, schema, &bytes, &search);
+    l->least = schema_count(job, schema, "minLength", 0);
+    l->most = schema_count(job, schema, "maxLength", FORM_ENDLESS);
+    l->text = expression(job, schema, &l->bytes, &l->search);
     if (job->form->failed)
-        return -1;
+        return false;
     if (json_object_get(schema, "pattern") && json_object_get(schema, "format"))
-        return schema_fail(job, "pattern beside format is not supported");
-    if (!text && least == 0 && most == FORM_ENDLESS)
-        return jform_string(&job->json, next);
-    if (!text)
-        return jform_length(&job->json, least, most, next);
+        return schema_fail(job, "pattern beside format is not supported"), false;
     // A length beside an expression must follow from it.
-    if ((least > 0 || most != FORM_ENDLESS) &&
-        (!regex_lengths(job->form, text, bytes, search, &low, &high) || low < least || high > most))
-        return schema_fail(job, "minLength and maxLength are supported only where the pattern or format keeps them");
-    return quoted(job, text, bytes, search, next);
+    if (l->text && (l->least > 0 || l->most != FORM_ENDLESS) &&
+        (!regex_lengths(job->form, l->text, l->bytes, l->search, &low, &high) || low < l->least || high > l->most))
+        return schema_fail(job, "minLength and maxLength are supported only where the pattern or format keeps them"),
+               false;
+    return true;
+}
+
+int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next)
+{
+    struct limits l;
+    if (!read_limits(job, schema, &l))
+        return -1;
+    if (!l.text && l.least == 0 && l.most == FORM_ENDLESS)
+        return jform_string(&job->json, next);
+    if (!l.text)
+        return jform_length(&job->json, l.least, l.most, next);
+    return quoted(job, l.text, l.bytes, l.search, next);
+}
+
+// least..most characters that are none of < and NUL.
+static int32_t characters(struct form *f, int32_t least, int32_t most, int32_t next)
+{
+    struct form_set plain = {{0}};
+    int32_t again;
+    if (least > most)
+        return form_never(f);
+    if (most == 0)
+        return next;
+    for (int b = 1; b < 0x80; b++)
+        if (b != '<')
+            form_set_add(&plain, b);
+    const int32_t loop = form_loop(f, least, most, next, &again);
+    const int32_t body = form_either(f, form_set(f, &plain, again), form_points(f, 0x80, 0x10ffff, again));
+    return form_loop_end(f, loop, body);
+}
+
+int32_t schema_text(struct schema_job *job, const json_t *schema, const char *close, int32_t next)
+{
+    struct form *f = job->form;
+    struct limits l;
+    if (!read_limits(job, schema, &l))
+        return -1;
+    const int32_t rule = form_rule(f), end = form_text(f, close, strlen(close), form_return(f));
+    form_define(f, rule,
+                l.text ? regex_build(f, l.text, l.bytes, l.search, TREE_BETWEEN, end)
+                       : characters(f, l.least, l.most, end));
+    return form_call(f, rule, next);
 }
 
 // ---- numbers ---------------------------------------------------------------------------------------------------------------

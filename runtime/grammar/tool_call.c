@@ -90,18 +90,64 @@ static bool only_texts(const json_t *list)
     return json_array_size(list) > 0;
 }
 
-// The value of a parameter with its end: JSON where it cannot be a text, one of the texts of enum, or free text.
-static int32_t parameter_value(struct calls *c, struct schema_job *job, const json_t *schema, int32_t next)
+static bool limited(const json_t *flat)
+{
+    static const char *const words[] = {"pattern", "format", "minLength", "maxLength"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (json_object_get(flat, words[i]))
+            return true;
+    return false;
+}
+
+// Whether a schema with ways says nothing else about values, so that each way stands for itself.
+static bool only_ways(const json_t *flat, const char *keyword)
+{
+    const json_t *value;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)flat, key, value)
+    {
+        if (strcmp(key, keyword) && schema_word(key) != WORD_NOTE)
+            return false;
+    }
+    return json_array_size(json_object_get(flat, keyword)) > 0;
+}
+
+static int32_t parameter_value(struct calls *c, struct schema_job *job, const json_t *schema, int depth, int32_t next);
+
+// A text of a strict tool, with its end: within its limits, by each of its ways, or free where there are none.
+static int32_t strict_text(struct calls *c, struct schema_job *job, const json_t *flat, int depth, int32_t next)
 {
     struct form *f = &c->form;
-    const json_t *flat = schema_flat(job, schema, 0), *list = json_object_get(flat, "enum");
+    const char *keyword = json_object_get(flat, "oneOf") ? "oneOf" : "anyOf";
+    const json_t *list = json_object_get(flat, keyword);
+    int32_t all = -1;
+    if (depth > FORM_DEPTH)
+        return schema_fail(job, "nested deeper than %d", FORM_DEPTH);
+    if (!list)
+        return limited(flat) ? schema_text(job, flat, value_end, next) : form_call(f, free_text(c), next);
+    if (!only_ways(flat, keyword))
+        return schema_fail(job, "of a strict tool's parameter that may be a text, %s stands alone", keyword);
+    if (!strcmp(keyword, "oneOf") && !schema_all_apart(job, list))
+        return -1;
+    for (size_t i = 0; i < json_array_size(list) && !f->failed; i++)
+        all = form_either(f, all, parameter_value(c, job, json_array_get(list, i), depth + 1, next));
+    return all;
+}
+
+// The value of a parameter with its end: JSON where it cannot be a text, one of the texts of enum, or text, which is free
+// unless the tool is strict.
+static int32_t parameter_value(struct calls *c, struct schema_job *job, const json_t *schema, int depth, int32_t next)
+{
+    struct form *f = &c->form;
+    const json_t *flat = schema_charge(job, 1) ? schema_flat(job, schema, 0) : NULL,
+                 *list = json_object_get(flat, "enum");
     const bool typed = json_object_get(flat, "type") && !(schema_type_set(job, flat) & TYPE_STRING);
     if (!flat || f->failed)
         return -1;
     if (typed)
         return schema_value(job, schema, 1, text(c, value_end, next));
     if (!only_texts(list))
-        return form_call(f, free_text(c), next);
+        return c->tool->strict ? strict_text(c, job, flat, depth, next) : form_call(f, free_text(c), next);
     struct form_word *words = calloc(json_array_size(list), sizeof *words);
     const int32_t end = text(c, value_end, next);
     for (size_t i = 0; words && i < json_array_size(list); i++) {
@@ -135,7 +181,9 @@ static int32_t named_parameters(struct calls *c, struct schema_job *job, const j
         return form_fail(&c->form, "no memory for a grammar");
     json_object_foreach(properties, key, value) names[n++] = key;
     while (n-- > 0 && next >= 0) {
-        const int32_t inside = parameter_value(c, job, json_object_get(properties, names[n]), next);
+        const size_t before = schema_down(job, names[n]);
+        const int32_t inside = parameter_value(c, job, json_object_get(properties, names[n]), 0, next);
+        schema_up(job, before);
         const int32_t one = text(c, "<parameter=", text(c, names[n], text(c, ">\n", inside)));
         next = is_required(schema, names[n]) || one < 0 ? one : form_either(&c->form, one, next);
     }

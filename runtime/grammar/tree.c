@@ -143,7 +143,7 @@ static int32_t points(struct form *f, const struct tree_range *r, enum tree_text
 {
     uint32_t first = r->first;
     int32_t all = -1;
-    if (text == TREE_PLAIN)
+    if (text != TREE_JSON)
         return form_points(f, first, r->last, next);
     for (first = first ? first : 1; first <= r->last && first < 0x20; first++)
         all = form_either(f, all, escaped(f, first, next));
@@ -171,7 +171,9 @@ static int32_t build_points(struct tree *t, struct tree_node *n, enum tree_text 
         struct tree_range r = t->ranges[n->least + i];
         const uint32_t from = text == TREE_JSON && r.first < 0x20 ? 0x20 : r.first;
         for (uint32_t c = from; c <= r.last && c < 0x80; c++)
-            if (text == TREE_PLAIN || (c != '"' && c != '\\')) {
+            if (text == TREE_BETWEEN && (c == '<' || !c)) {
+                continue;
+            } else if (text != TREE_JSON || (c != '"' && c != '\\')) {
                 form_set_add(&set, (int)c);
                 single = true;
             } else {

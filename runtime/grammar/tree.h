@@ -48,8 +48,8 @@ int32_t tree_repeat(struct tree *tree, int32_t child, int32_t least, int32_t mos
 void tree_add_range(struct tree *tree, int32_t points, uint32_t first, uint32_t last);
 void tree_invert(struct tree *tree, int32_t points);
 
-// How code points are written: as they are, or inside a JSON string.
-enum tree_text { TREE_PLAIN, TREE_JSON };
+// How code points are written: as they are, inside a JSON string, or as they are between markers, where none is < or NUL.
+enum tree_text { TREE_PLAIN, TREE_JSON, TREE_BETWEEN };
 
 // The first node of what `node` stands for, followed by next. Anchors are refused.
 int32_t tree_build(struct tree *tree, int32_t node, enum tree_text text, int32_t next);

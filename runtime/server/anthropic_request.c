@@ -189,6 +189,8 @@ static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out
         if (json_is_string(text))
             json_object_set(function, "description", text);
         json_object_set_new(function, "parameters", own(schema));
+        if (json_is_true(json_object_get(tool, "strict")))
+            json_object_set_new(function, "strict", json_true());
         json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function));
     }
     return true;

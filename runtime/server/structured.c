@@ -179,7 +179,9 @@ static bool make_calls(struct grammar **out, struct exchange *x, const struct wi
         if (count == TOOLS_MOST)
             return error_set(error, "at most %d tools can be asked for", TOOLS_MOST);
         const json_t *parameters = json_object_get(function, "parameters");
-        tools[count++] = (struct grammar_tool){name, json_is_null(parameters) ? NULL : parameters};
+        tools[count++] = (struct grammar_tool){.name = name,
+                                               .parameters = json_is_null(parameters) ? NULL : parameters,
+                                               .strict = json_is_true(json_object_get(function, "strict"))};
     }
     return grammar_tool_call(out, x->server->structured->vocabulary,
                              x->server->style.dialect == REPLY_XML ? GRAMMAR_TOOL_XML : GRAMMAR_TOOL_JSON, tools, count,

@@ -47,7 +47,7 @@ static struct grammar *compile(const struct grammar_vocabulary *v, int kind, con
 {
     struct grammar *g = NULL;
     json_t *json = kind == 0 || kind > 2 ? json_loadb(text, bytes, JSON_DECODE_ANY, NULL) : NULL;
-    const struct grammar_tool tool = {"f", json};
+    const struct grammar_tool tool = {"f", json, bytes % 2 == 1};
     if (kind == 1)
         grammar_regex(&g, v, text, bytes, error);
     else if (kind == 2)
