@@ -195,7 +195,7 @@ static void see(void *user, const struct graph_view *view)
 
 static void views(void)
 {
-    struct scene s = open_scene(1 << 20, 8);
+    struct scene s = open_scene(ROOM, 8);
     struct seen seen = {.costs = true};
     for (int t = 0; t < 3; t++)
         for (int n = 0; n < t + 1; n++) // one sight, two, three: not held, one replay, two
