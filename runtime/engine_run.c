@@ -8,7 +8,7 @@
 #include "runtime/engine_state.h"
 
 #ifdef ENGINE_TEST
-int engine_test_shared_table, engine_test_no_drain;
+int engine_test_shared_table, engine_test_no_drain, engine_test_end_stays;
 #endif
 
 int engine_lane_count(int n)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #ifdef ENGINE_TEST
-extern int engine_test_no_drain;
+extern int engine_test_no_drain, engine_test_end_stays;
 #endif
 
 enum { FOLLOW_EVERY = 8 };
@@ -411,7 +411,11 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
         return false;
     double start = engine_seconds();
     int at = lane->length, end = at + count, ended = at;
-    if (s->first_drawn) // its last token was read as a prompt's end, which it no longer is
+    bool again = s->first_drawn; // its last token was read as a prompt's end, which it no longer is
+#ifdef ENGINE_TEST
+    again = again && !engine_test_end_stays;
+#endif
+    if (again)
         at = stream_rewind(s);
     int most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
     int logits_from = keep_logits > 0 ? end - keep_logits : end;

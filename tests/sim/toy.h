@@ -46,9 +46,11 @@ static inline uint64_t toy_mix(uint64_t a, uint64_t b)
     return x * 0xc4ceb9fe1a85ec53u;
 }
 
-static inline uint64_t toy_input(int32_t token, int64_t position)
+// decode: the row is of the decode class, as those from a prompt's last token on are. The classes differ, as kernels' bits may, so that a
+// state which others go on from is seen to be of prompt rows alone.
+static inline uint64_t toy_input(int32_t token, int64_t position, bool decode)
 {
-    return toy_mix((uint64_t)token + 1, (uint64_t)position);
+    return toy_mix((uint64_t)token + 1 + (decode ? TOY_VOCABULARY : 0), (uint64_t)position);
 }
 
 // Logits of a row: mostly a peak that the token before and the position tell, so that drafts often land.

@@ -56,7 +56,7 @@ static void trunk_lane(const struct toy_args *a, int32_t l)
     s->state = state;
     for (int32_t i = 0; i < a->pass->lane_rows[l]; i++) {
         const int32_t r = a->pass->lane_first[l] + i, position = a->pass->position[r];
-        const uint64_t input = toy_input(a->pass->token[r], position);
+        const uint64_t input = toy_input(a->pass->token[r], position, a->decode);
         uint64_t seen = 0;
         state = toy_mix(state, input);
         *cell(&a->lanes, l, position, false) = state;

@@ -36,10 +36,16 @@ static void gather(struct exec *e, const struct bind *b, int pass, int from, int
            .lanes = b->lanes, .width = 2, .state = state, .x = (const float *)(const void *)x, .y = (float *)(void *)y);
 }
 
-static void toy(struct exec *e, const struct bind *b, int op, int pass, int direct, uint64_t *values, float *logits)
+static void toy(struct exec *e, const struct bind *b, int op, int pass, uint64_t *values, float *logits)
 {
-    LAUNCH(op, toy_args, .pass = &b->pass[pass], .lanes = b->lanes, .direct = direct, .values = values,
-           .logits = logits, .failed = b->failed);
+    LAUNCH(op, toy_args, .pass = &b->pass[pass], .lanes = b->lanes, .values = values, .logits = logits,
+           .failed = b->failed);
+}
+
+static void trunk(struct exec *e, const struct bind *b, int direct, int decode)
+{
+    LAUNCH(TOY_TRUNK, toy_args, .pass = &b->pass[PASS_TRUNK], .lanes = b->lanes, .direct = direct, .decode = decode,
+           .values = arena_of(b)->trunk, .failed = b->failed);
 }
 
 static void draw(struct exec *e, const struct bind *b, int pass, int ahead, int store, const float *logits,
@@ -60,24 +66,39 @@ static void save(struct exec *e, const struct bind *b)
            .state = offsetof(struct toy_state, streams), .x = (const float *)(const void *)arena_of(b)->trunk);
 }
 
+static void prompt_of(struct exec *e, const struct bind *b, bool head, int decode)
+{
+    struct arena *a = arena_of(b);
+    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, decode ? 1 : TOY_CHUNK);
+    trunk(e, b, 1, decode);
+    if (head) {
+        rows(e, b, PASS_HEAD, ROWS_FILL, 0, decode ? 2 : TOY_CHUNK);
+        gather(e, b, PASS_HEAD, PASS_TRUNK, offsetof(struct toy_state, streams), a->trunk, a->head);
+        toy(e, b, TOY_FILL, PASS_HEAD, a->head, NULL);
+        commit(e, b, PASS_HEAD, 1);
+        save(e, b);
+    }
+    commit(e, b, PASS_TRUNK, 0);
+}
+
 static void plain_prompt(struct exec *e, const struct bind *b)
 {
-    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, TOY_CHUNK);
-    toy(e, b, TOY_TRUNK, PASS_TRUNK, 1, arena_of(b)->trunk, NULL);
-    commit(e, b, PASS_TRUNK, 0);
+    prompt_of(e, b, false, 0);
+}
+
+static void plain_prompt_end(struct exec *e, const struct bind *b)
+{
+    prompt_of(e, b, false, 1);
 }
 
 static void prompt(struct exec *e, const struct bind *b)
 {
-    struct arena *a = arena_of(b);
-    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, TOY_CHUNK);
-    toy(e, b, TOY_TRUNK, PASS_TRUNK, 1, a->trunk, NULL);
-    rows(e, b, PASS_HEAD, ROWS_FILL, 0, TOY_CHUNK);
-    gather(e, b, PASS_HEAD, PASS_TRUNK, offsetof(struct toy_state, streams), a->trunk, a->head);
-    toy(e, b, TOY_FILL, PASS_HEAD, 0, a->head, NULL);
-    commit(e, b, PASS_HEAD, 1);
-    save(e, b);
-    commit(e, b, PASS_TRUNK, 0);
+    prompt_of(e, b, true, 0);
+}
+
+static void prompt_end(struct exec *e, const struct bind *b)
+{
+    prompt_of(e, b, true, 1);
 }
 
 static void tail(struct exec *e, const struct bind *b)
@@ -85,7 +106,7 @@ static void tail(struct exec *e, const struct bind *b)
     struct arena *a = arena_of(b);
     rows(e, b, PASS_TAIL, ROWS_TAIL, 0, TAIL);
     gather(e, b, PASS_TAIL, PASS_TRUNK, -1, a->trunk, a->tail);
-    toy(e, b, TOY_LOGITS, PASS_TAIL, 0, a->tail, a->logits[0]);
+    toy(e, b, TOY_LOGITS, PASS_TAIL, a->tail, a->logits[0]);
     draw(e, b, PASS_TAIL, 1, -1, a->logits[0], a->drawn);
 }
 
@@ -94,10 +115,10 @@ static void verify(struct exec *e, const struct bind *b, int drafts, bool head)
     struct arena *a = arena_of(b);
     const int direct = drafts == 0 || faults.drafted_state;
     rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, TOY_LANES * (drafts + 1));
-    toy(e, b, TOY_TRUNK, PASS_TRUNK, direct, a->trunk, NULL);
+    trunk(e, b, direct, 1);
     if (head)
         save(e, b);
-    toy(e, b, TOY_LOGITS, PASS_TRUNK, 0, a->trunk, a->logits[0]);
+    toy(e, b, TOY_LOGITS, PASS_TRUNK, a->trunk, a->logits[0]);
     draw(e, b, PASS_TRUNK, 1, -1, a->logits[0], a->drawn);
     for (int times = 0; times < (faults.commit_twice ? 2 : 1); times++)
         LAUNCH(KERNEL_accept, accept_args, .pass = &b->pass[PASS_TRUNK], .lanes = b->lanes, .direct = direct,
@@ -119,13 +140,13 @@ static void round_of(struct exec *e, const struct bind *b, int drafts)
     struct arena *a = arena_of(b);
     rows(e, b, PASS_HEAD, ROWS_ABSORB, 0, TOY_LANES * MAX_WINDOW);
     gather(e, b, PASS_HEAD, -1, offsetof(struct toy_state, streams), NULL, a->head);
-    toy(e, b, TOY_FILL, PASS_HEAD, 0, a->head, NULL);
+    toy(e, b, TOY_FILL, PASS_HEAD, a->head, NULL);
     commit(e, b, PASS_HEAD, 1);
     for (int step = 0; step < drafts; step++) {
         rows(e, b, PASS_LAST, step ? ROWS_CHAIN : ROWS_LAST, step, TOY_LANES);
         if (step == 0)
             gather(e, b, PASS_LAST, PASS_HEAD, -1, a->head, a->last);
-        toy(e, b, TOY_FILL, PASS_LAST, 0, a->last, a->head_logits[0]);
+        toy(e, b, TOY_FILL, PASS_LAST, a->last, a->head_logits[0]);
         draw(e, b, PASS_LAST, 2, 2, a->head_logits[0], a->head_drawn);
     }
     verify(e, b, drafts, true);
@@ -149,9 +170,9 @@ ROUND(5)
     }
 static const struct program toy_programs[] = {
     PROGRAM(plain_prompt, TOY_CHUNK),
+    PROGRAM(plain_prompt_end, 1),
     PROGRAM(prompt, TOY_CHUNK),
-    {.name = "plain_prompt_end", .rows = 1, .launches = 1, .emit = plain_prompt},
-    {.name = "prompt_end", .rows = 1, .launches = 1, .emit = prompt},
+    PROGRAM(prompt_end, 1),
     PROGRAM(tail, TAIL),
     PROGRAM(plain_round, TOY_LANES),
     PROGRAM(saving_round, TOY_LANES),
@@ -195,8 +216,8 @@ const struct model model = {
     .end_tokens = end_tokens,
     .end_count = 1,
     .plain_prompt = &toy_programs[0],
-    .prompt = &toy_programs[1],
-    .plain_prompt_end = &toy_programs[2],
+    .plain_prompt_end = &toy_programs[1],
+    .prompt = &toy_programs[2],
     .prompt_end = &toy_programs[3],
     .tail_program = &toy_programs[4],
     .plain_round = &toy_programs[5],

@@ -18,9 +18,9 @@ struct toy_state {
 struct toy_args {
     const struct pass *pass;
     struct lane_set lanes;
-    int32_t direct;
-    uint64_t *values; // [rows]
-    float *logits;    // [rows][vocabulary], or NULL
+    int32_t direct, decode; // decode: the rows' class
+    uint64_t *values;       // [rows]
+    float *logits;          // [rows][vocabulary], or NULL
     int32_t *failed;
 };
 
