@@ -129,10 +129,10 @@ static void complain(struct graph_store *store, const struct graph_key *key, int
     store->complained = true;
     fprintf(
         stderr,
-        "pianola: capture of %s (%d lanes, %d rows) failed after %lld bytes; %lld of %lld bytes are in use; going on "
+        "pianola: capture of %s (%d lane%s, %d row%s) failed after %lld bytes; %lld of %lld bytes are in use; going on "
         "eagerly with the same results\n",
-        key->program->name, (int)key->lanes, (int)key->rows, (long long)bytes, (long long)store->bytes,
-        (long long)store->budget_bytes);
+        key->program->name, (int)key->lanes, plural(key->lanes), (int)key->rows, plural(key->rows), (long long)bytes,
+        (long long)store->bytes, (long long)store->budget_bytes);
 }
 
 static struct recording *record(struct exec *exec, const struct graph_key *key, const struct bind *bind, int64_t *bytes)

@@ -14,6 +14,31 @@ uint32_t admission_need(const struct engine *e, int positions)
     return (uint32_t)(need < e->plan.table_size ? need : e->plan.table_size) + e->plan.run_pages;
 }
 
+int engine_longest(const struct engine *e)
+{
+    const int64_t pages = (int64_t)e->pages.count - e->plan.run_pages,
+                  held = pages * e->options.page - model.window - 1;
+    return held < e->context ? (int)held : e->context;
+}
+
+bool engine_too_long(const struct engine *e, const char *what, int64_t positions, struct error *error)
+{
+    const int64_t need =
+        (positions + model.window + 1 + e->options.page - 1) / e->options.page + (int64_t)e->plan.run_pages;
+    const int64_t least = need - ((int64_t)e->pages.count - e->options.pool_pages);
+    const bool pool = engine_longest(e) < e->context;
+    char flag[48] = "";
+    if (positions > e->context || !pool)
+        return error_set(
+            error, "%s: %lld positions are needed, and the context is %d: use --context N up to %d, or ask for less",
+            what, (long long)positions, e->context, model.max_context);
+    if (e->options.pool_pages)
+        snprintf(flag, sizeof flag, "use --pool-pages %lld or more, or ", (long long)least);
+    return error_set(error,
+                     "%s: %lld positions are needed, and the pool's %u pages hold one stream of %d: %sask for less",
+                     what, (long long)positions, e->pages.count, engine_longest(e), flag);
+}
+
 static bool check_request(struct engine *e, const struct request *r, int *reply, struct error *error)
 {
     if (r->count < 1)

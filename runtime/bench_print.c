@@ -109,8 +109,9 @@ void bench_print_text(const struct bench *b)
     char size[24];
     int n = b->repeats;
     double decode = bench_median(b->decode_rate, n), prompt = bench_median(b->prompt_rate, n);
-    printf("%s%s: %s kernels, %d threads, median of %d, load before %s\n", model.name,
-           b->synthetic ? " (synthetic weights)" : "", engine_isa(b->engine), engine_threads(b->engine), n, b->load);
+    printf("%s%s: %s kernels, %d thread%s, median of %d, load before %s\n", model.name,
+           b->synthetic ? " (synthetic weights)" : "", engine_isa(b->engine), engine_threads(b->engine),
+           plural(engine_threads(b->engine)), n, b->load);
     printf("read ceiling  %8.2f GB/s   (best %.2f)\n", bench_median(b->ceiling_rate, 2 * n) * 1e-9,
            bench_best(b->ceiling_rate, 2 * n) * 1e-9);
     printf("decode        %8.2f tok/s  (%.2f to %.2f), %s a token, %.2f GB/s, %.1f %% of the ceiling\n", decode,

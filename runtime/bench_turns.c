@@ -141,9 +141,9 @@ static void print_case(const struct bench_turns *b, int at, int which)
 
 static void print_text(const struct bench_turns *b)
 {
-    printf("%s%s: %s kernels, %d threads, median of %d, load before %s\n", model.name,
-           b->synthetic ? " (synthetic weights)" : "", engine_isa(b->engine), engine_threads(b->engine), b->repeats,
-           b->load);
+    printf("%s%s: %s kernels, %d thread%s, median of %d, load before %s\n", model.name,
+           b->synthetic ? " (synthetic weights)" : "", engine_isa(b->engine), engine_threads(b->engine),
+           plural(engine_threads(b->engine)), b->repeats, b->load);
     printf("a turn of %d new tokens after a history that ends with a reply of %d; replies are the same in all cases\n",
            b->fresh, b->reply);
     printf("  %8s  %-8s %8s %8s %7s  %9s\n", "history", "case", "cached", "read", "chunks", "first, ms");

@@ -117,8 +117,11 @@ bool cli_parse_ids(const char *text, size_t bytes, const char *where, int32_t vo
     if (!list)
         return error_set(error, "%s: no memory for the ids", where);
     int found = 0;
-    for (size_t i = 0; i < bytes;) {
+    bool comma = false, lacks = false; // a comma stands between two ids
+    for (size_t i = 0; i < bytes && !lacks;) {
         if (separator(text[i])) {
+            lacks = text[i] == ',' && (comma || !found);
+            comma = comma || text[i] == ',';
             i++;
             continue;
         }
@@ -136,6 +139,12 @@ bool cli_parse_ids(const char *text, size_t bytes, const char *where, int32_t vo
                              vocabulary - 1, shown, text + first);
         }
         list[found++] = (int32_t)id;
+        comma = false;
+    }
+    if (lacks || comma) {
+        free(list);
+        return error_set(error, "%s: id number %d: expected an id from 0 to %d beside the comma, found none", where,
+                         found + 1, vocabulary - 1);
     }
     *ids = list;
     *count = found;

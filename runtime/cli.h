@@ -28,7 +28,7 @@ double cli_seconds(void);
 // not count, and is the caller's to free.
 bool cli_read_file(const char *path, size_t limit, char **text, size_t *bytes, struct error *error);
 
-// Reads ids separated by commas or white space and checks them against `vocabulary`. `where` names the source in errors.
+// Reads ids separated by commas (one between two ids) or white space and checks them against `vocabulary`. `where` names the source in errors.
 // On success *ids is malloc'd ([*count], never NULL) and the caller's to free.
 bool cli_parse_ids(const char *text, size_t bytes, const char *where, int32_t vocabulary, int32_t **ids, int *count,
                    struct error *error);

@@ -210,7 +210,8 @@ static bool open_engine(struct bench *b, const struct settings *s, struct error 
         return error_set(error, "%s need %lld positions, the context holds %lld",
                          s->beside ? "--beside, --prompt and --decode" : "--prompt and --decode", (long long)need,
                          (long long)context);
-    return engine_open(&b->engine, &options, error);
+    return engine_open(&b->engine, &options, error) &&
+           (need <= engine_longest(b->engine) || engine_too_long(b->engine, "--prompt and --decode", need, error));
 }
 
 static bool open_bench(struct bench *b, const struct settings *s, struct error *error)

@@ -196,7 +196,7 @@ static bool check_isa(const struct settings *s, const char *isa, const float *re
             far = distance(r->rows, reference);
         else if (memcmp(r->rows, first.rows, rows_bytes()) || memcmp(r->reply, first.reply, REPLY * sizeof *r->reply))
             printf("%-9s differs from itself with %d thread%s, chunks of %d, drafts %s\n", isa, way->threads,
-                   way->threads == 1 ? "" : "s", way->chunk ? way->chunk : IDS, way->drafts ? "on" : "off"),
+                   plural(way->threads), way->chunk ? way->chunk : IDS, way->drafts ? "on" : "off"),
                 unequal++;
     }
     engine_close(engine);

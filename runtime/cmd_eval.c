@@ -100,6 +100,11 @@ static void print_best(const float *logits)
 static bool evaluate(struct eval *e, struct engine *engine, struct error *error)
 {
     const struct settings *s = e->settings;
+    const int64_t positions = e->count + (s->greedy ? s->greedy - 1 : 0); // the last id of a reply needs none
+    char what[80];
+    snprintf(what, sizeof what, "%d id%s and %lld of a reply", e->count, plural(e->count), (long long)s->greedy);
+    if (positions > engine_longest(engine))
+        return engine_too_long(engine, what, positions, error);
     struct stream_options options = {.sampling = {.temperature = 0, .top_p = 1},
                                      .drafts = s->no_drafts || !s->greedy ? 0 : -1};
     struct stream *stream = NULL;

@@ -161,8 +161,8 @@ static void print_text(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory;
     char note[96], size[24], other[24];
-    printf("%s: context %d, %d lane%s, pages of %d positions, kv cache %s, %d threads\n", model.name, m->context,
-           m->lanes, m->lanes == 1 ? "" : "s", m->page, kv_kinds[m->kv_encoding], p->threads);
+    printf("%s: context %d, %d lane%s, pages of %d positions, kv cache %s, %d thread%s\n", model.name, m->context,
+           m->lanes, plural(m->lanes), m->page, kv_kinds[m->kv_encoding], p->threads, plural(p->threads));
     row("weights", model.weight_bytes, "");
     row("arena", model.arena_bytes, "activations of every program");
     snprintf(note, sizeof note, "%lld pages of %lld B%s", (long long)(m->kv_bytes / m->page_bytes),

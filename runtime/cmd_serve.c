@@ -10,6 +10,7 @@
 #include "runtime/server/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <string.h>
 #include <time.h>
@@ -130,6 +131,17 @@ static void announce(const struct settings *s, const struct server *server)
     notify("READY=1");
 }
 
+// A pool that holds less than a whole context of one stream refuses requests that the context would take.
+static void warn_pool(const struct engine *engine, const struct settings *s)
+{
+    const int longest = engine_longest(engine);
+    if (longest < engine_context(engine))
+        fprintf(stderr,
+                "--pool-pages %lld: the longest request has %d positions, prompt and reply together, of the context's "
+                "%d; one without max_tokens asks for a reply of up to %lld (--max-tokens)\n",
+                (long long)s->pool_pages, longest, engine_context(engine), (long long)s->reply_tokens);
+}
+
 static struct engine_options read_engine(const struct settings *s)
 {
     struct engine_options options = cli_engine_options(s);
@@ -138,6 +150,15 @@ static struct engine_options read_engine(const struct settings *s)
     options.cache_disk = s->cache_disk;
     options.cache_disk_bytes = (int64_t)(s->cache_disk_gib * GIB);
     return options;
+}
+
+// What a request has freed goes back to the system: else the allocator learns from one large request to keep as much.
+static void keep_little(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, BODY_LARGE);
+    mallopt(M_TRIM_THRESHOLD, 2 * BODY_LARGE);
+#endif
 }
 
 static int serve_run(const struct settings *settings, struct error *error)
@@ -150,12 +171,15 @@ static int serve_run(const struct settings *settings, struct error *error)
     sigset_t set;
     int code = EXIT_BAD, wanted = (int)settings->parallel;
     hold_signals(&set);
+    keep_little();
     if (!wanted && settings_given(settings, FLAG_LANES))
         wanted = (int)settings->lanes;
     if (server_open(&server, &server_options, error) && fit_lanes(&fit, &options, wanted, error) &&
         engine_open(&engine, &options, error) && server_start(server, engine, error)) {
-        if (!settings->quiet)
+        if (!settings->quiet) {
             fit_print(&fit);
+            warn_pool(engine, settings);
+        }
         warn_open(settings);
         announce(settings, server);
         code = serve_until_signal(server, &set, error);

@@ -312,11 +312,12 @@ bool engine_open(struct engine **out, const struct engine_options *options, stru
     if (!options->quiet)
         fprintf(
             stderr,
-            "%s: %s kernels, %d threads, weights %.1f MiB%s, arena %.1f MiB, %d lane%s of %d positions, %u pages of "
+            "%s: %s kernels, %d thread%s, weights %.1f MiB%s, arena %.1f MiB, %d lane%s of %d positions, %u pages of "
             "%d positions\n",
-            model.name, engine_isa(e), engine_threads(e), (double)model.weight_bytes / (1 << 20),
-            options->map ? " (mapped)" : "", (double)model.arena_bytes / (1 << 20), e->lanes, e->lanes == 1 ? "" : "s",
-            e->context, e->pages.count, e->options.page);
+            model.name, engine_isa(e), engine_threads(e), plural(engine_threads(e)),
+            (double)model.weight_bytes / (1 << 20), options->map ? " (mapped)" : "",
+            (double)model.arena_bytes / (1 << 20), e->lanes, plural(e->lanes), e->context, e->pages.count,
+            e->options.page);
     const char *note = memory_kv_note(e->kv_encoding);
     if (note && options->kv_cache && !options->quiet)
         fprintf(stderr, "--kv-cache %s: %s\n", kv_kinds[e->kv_encoding], note);

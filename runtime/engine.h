@@ -122,6 +122,9 @@ void engine_close(struct engine *engine);
 const char *engine_isa(const struct engine *engine);
 int engine_threads(const struct engine *engine);
 int engine_context(const struct engine *engine);
+int engine_longest(const struct engine *engine); // positions of one stream: the context, or what the pool holds of it
+// Fails: `what` takes more positions than one stream can have. Says which flag lacks and what it takes.
+bool engine_too_long(const struct engine *engine, const char *what, int64_t positions, struct error *error);
 int engine_chunk(const struct engine *engine); // most prompt rows a pass
 void engine_counters(const struct engine *engine, struct engine_counters *counters);
 

@@ -27,6 +27,12 @@ __attribute__((format(printf, 2, 3))) static inline bool error_set(struct error 
     return false;
 }
 
+// What follows the word for so many things.
+static inline const char *plural(long long count)
+{
+    return count == 1 ? "" : "s";
+}
+
 // The same for a target that cannot go on.
 #define error_fatal(e, ...) (error_set(e, __VA_ARGS__), (e) ? (void)((e)->code = 3) : (void)0, false)
 

@@ -52,8 +52,8 @@ static bool choose_pool(struct memory_plan *p, const struct memory_request *r, s
     if (p->pages < p->run_pages + 2)
         return error_set(error,
                          "--pool-pages: one stream needs at least %u pages of %d positions, %u of them for its state, "
-                         "found %u; %d lanes with whole contexts take %u",
-                         p->run_pages + 2, p->page, p->run_pages, p->pages, p->lanes, p->whole_pages);
+                         "found %u; %d lane%s with whole contexts would have %u",
+                         p->run_pages + 2, p->page, p->run_pages, p->pages, p->lanes, plural(p->lanes), p->whole_pages);
     p->run_bytes = (runs < p->pages ? runs : p->pages) * p->page_bytes;
     p->kv_bytes = p->pages * p->page_bytes - p->run_bytes;
     return true;

@@ -27,7 +27,7 @@ struct flag_row {
     enum kind kind;
     size_t offset; // in struct settings
     const char *value, *help;
-    double least, most;  // of numbers, both allowed
+    double least, most;  // of numbers, both allowed; least of a text: bytes that it needs
     const char *choices; // of KIND_CHOICE, separated by |
 };
 
@@ -111,8 +111,8 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_HOST]         = TEXT("--host", NULL, host, "NAME", "address to listen on; default 127.0.0.1, which only this machine can reach"),
     [FLAG_PORT]         = INTEGER("--port", port, "N", 0, 65535, "port to listen on; 0: any that is free; default 8080"),
     [FLAG_PARALLEL]     = {"--parallel", NULL, KIND_AUTO, AT(parallel), "N|auto", "streams at a time; auto: as many as fit, at most the lanes of this build; default auto", 1, 8, NULL},
-    [FLAG_NAME]         = TEXT("--name", NULL, name, "ID", "name of the model for clients; default: that of the build"),
-    [FLAG_ALIAS]        = {"--alias", NULL, KIND_TEXTS, AT(alias), "ID", "another name of the model; up to 16 times", 0, 0, NULL},
+    [FLAG_NAME]         = {"--name", NULL, KIND_TEXT, AT(name), "ID", "name of the model for clients; default: that of the build", 1, 0, NULL},
+    [FLAG_ALIAS]        = {"--alias", NULL, KIND_TEXTS, AT(alias), "ID", "another name of the model; up to 16 times", 1, 0, NULL},
     [FLAG_REPLY_TOKENS] = INTEGER("--max-tokens", reply_tokens, "N", 1, 1 << 24, "most tokens of a reply whose request names no limit; default 4096"),
     [FLAG_DECODE_SHARE] = REAL("--decode-share", decode_share, "F", 0, 0.9, "share of the time that replies keep while a prompt is read; default 0.25"),
     [FLAG_KEY_FILE]     = TEXT("--api-key-file", NULL, key_file, "FILE", "who may ask: lines of \"label: key\", mode 0600; SIGHUP reads it again; default: anyone"),
@@ -244,6 +244,11 @@ static bool set_numbers(struct number_list *list, const struct flag_row *row, co
     }
 }
 
+static bool lacks_text(const char *name, struct error *error)
+{
+    return error_set(error, "%s: expected a text, found none", name);
+}
+
 // more: what a number that is too large is told.
 static bool set_value(struct settings *settings, const struct flag_row *row, const char *name, const char *text,
                       const char *more, struct error *error)
@@ -256,8 +261,10 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
         return true;
     case KIND_TEXT:
         *(const char **)member = text;
-        return true;
+        return (double)strlen(text) >= row->least || lacks_text(name, error);
     case KIND_TEXTS: {
+        if ((double)strlen(text) < row->least)
+            return lacks_text(name, error);
         struct text_list *list = (struct text_list *)(void *)member;
         if (list->count == TEXTS_MOST)
             return error_set(error, "%s: at most %d are expected", name, TEXTS_MOST);

@@ -55,14 +55,6 @@ void stream_resume(struct stream *s, int length, bool follows)
     s->round_rows = s->given = s->taken = 0;
 }
 
-// Positions of a stream that names none: the context, or what an empty pool holds of it.
-static int most_positions(const struct engine *e)
-{
-    const int64_t pages = (int64_t)e->pages.count - e->plan.run_pages,
-                  held = pages * e->options.page - model.window - 1;
-    return held < e->context ? (int)held : e->context;
-}
-
 // The biases of its options, which the caller may take back: a lane's history takes them in later.
 static bool copy_bias(struct stream *s, struct error *error)
 {
@@ -91,7 +83,7 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
     }
     s->engine = e;
     s->options = *options;
-    s->positions = most_positions(e);
+    s->positions = engine_longest(e);
     if (options->positions > 0 && options->positions < s->positions)
         s->positions = options->positions;
     s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
@@ -246,7 +238,7 @@ bool stream_open(struct engine *e, struct stream **out, const struct stream_opti
         if (!e->slot[i].stream)
             slot = &e->slot[i];
     if (!slot)
-        return error_set(error, "all %d lanes are busy", e->lanes);
+        return error_set(error, "no lane of %d is free", e->lanes);
     struct stream *s = stream_new(e, options, error);
     if (!s)
         return false;
@@ -310,11 +302,12 @@ static bool check_ids(const struct stream *s, const int32_t *ids, int count, str
     for (int i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= model.vocabulary)
             return error_set(error, "token %d: id %d is outside the vocabulary of %d", i, ids[i], model.vocabulary);
-    if (count > s->positions - lane->length)
-        return error_set(error,
-                         "%d tokens do not fit: the context is %d positions and %d are taken; use --context N up to %d",
-                         count, s->positions, lane->length, model.max_context);
-    return true;
+    if (count <= s->positions - lane->length)
+        return true;
+    char what[80];
+    snprintf(what, sizeof what, lane->length ? "%d token%s behind %d" : "%d token%s", count, plural(count),
+             lane->length);
+    return engine_too_long(s->engine, what, (int64_t)lane->length + count, error);
 }
 
 // Logits of the rows [first, first + rows) of the last chunk, a tail pass at a time.

@@ -383,18 +383,29 @@ static bool encode(struct job *job, const char *text, size_t bytes, int32_t **id
     return true;
 }
 
+static void rest(struct tokenizer *t)
+{
+    struct scratch *all[] = {&t->repaired, &t->codes, &t->normal, &t->bpe.symbols, &t->bpe.heap};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        scratch_rest(all[i]);
+}
+
 bool tokenizer_encode(struct tokenizer *t, const char *text, size_t bytes, bool parse_special, int32_t **ids,
                       size_t *count, struct error *error)
 {
     struct job job = {.tokenizer = t, .parse_special = parse_special, .error = error};
-    return encode(&job, text, bytes, ids, count);
+    const bool good = encode(&job, text, bytes, ids, count);
+    rest(t);
+    return good;
 }
 
 bool tokenizer_encode_text(struct tokenizer *t, const char *text, size_t bytes, int32_t **ids, size_t *count,
                            struct error *error)
 {
     struct job job = {.tokenizer = t, .no_added = true, .error = error};
-    return encode(&job, text, bytes, ids, count);
+    const bool good = encode(&job, text, bytes, ids, count);
+    rest(t);
+    return good;
 }
 
 int32_t tokenizer_special(const struct tokenizer *t, const char *text)

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+enum { SCRATCH_KEPT = 1 << 20 };
+
 enum sequence { SEQUENCE_GOOD, SEQUENCE_BAD, SEQUENCE_CUT };
 
 bool scratch_reserve(struct scratch *scratch, size_t count, size_t size)
@@ -27,6 +29,12 @@ void scratch_free(struct scratch *scratch)
 {
     free(scratch->data);
     *scratch = (struct scratch){0};
+}
+
+void scratch_rest(struct scratch *scratch)
+{
+    if (scratch->room > SCRATCH_KEPT)
+        scratch_free(scratch);
 }
 
 // The sequence at text (bytes > 0): a character, or the prefix of one that cannot go on, or one that the end cuts short.

@@ -18,6 +18,8 @@ struct scratch {
 // Makes room for count items of `size` bytes; the contents are lost. False when memory runs out.
 bool scratch_reserve(struct scratch *scratch, size_t count, size_t size);
 void scratch_free(struct scratch *scratch);
+// Frees it where a long text has made it larger than most are.
+void scratch_rest(struct scratch *scratch);
 
 bool utf8_valid(const char *text, size_t bytes);
 

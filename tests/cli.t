@@ -78,6 +78,25 @@ bad "--pool-pages: one stream needs at least" run -p x -n 4 --pool-pages 1
 bad "--pool-pages: at most" plan --pool-pages 2147483647 --prompt-cache-gib 1
 least=$("$binary" plan --json | lua5.4 -e 'print(math.tointeger(require("cjson").decode(io.read("a")).run_pages_a_lane) + 2)')
 bad "--pool-pages $least: $least pages are needed and 0 are free; $((2 * least)) or more" bench --quiet --pool-pages "$least" --prompt 16 --decode 8 --repeat 1 --lanes 2
+# A pool that is too small is called so, and not the context.
+yes 1 | head -n 600 >"$scratch/600"
+yes tar | head -n 600 >"$scratch/tars"
+bad "use --pool-pages" eval --quiet --pool-pages "$least" --tokens-file "$scratch/600" --greedy 4
+more=$(sed -n 's/.*use --pool-pages \([0-9]*\).*/\1/p' "$err")
+run eval --quiet --pool-pages "${more:-0}" --tokens-file "$scratch/600" --greedy 4 && [ "$(wc -w <"$out")" = 4 ]
+ok $? "with as many as it says it fits"
+bad "use --pool-pages $more " eval --quiet --pool-pages $((more - 1)) --tokens-file "$scratch/600" --greedy 4
+bad "use --pool-pages" run --quiet --raw -n 4 --pool-pages "$least" -f "$scratch/tars"
+bad "use --pool-pages" bench --quiet --pool-pages "$least" --prompt 512 --decode 8 --repeat 1
+"$binary" serve --port 0 --pool-pages "$least" --prompt-cache-gib 0 >"$out" 2>"$err" &
+served=$!
+for _ in $(seq 300); do grep -q listening "$out" && break || sleep 0.1; done
+kill $served && wait $served
+grep -q -- "--pool-pages $least: the longest request has [0-9]* positions" "$err"
+ok $? "serve says what its longest request is, where that is no whole context"
+bad "1 lane with" plan --pool-pages 1
+for name in --alias --name; do bad "$name: expected a text" serve --port 0 --host 192.0.2.1 $name ""; done
+for list in 1,2, ,1 1,,2 "1, ,2"; do bad "beside the comma" eval --quiet --tokens "$list"; done
 echo "a: b" >"$scratch/keys"
 chmod 644 "$scratch/keys"
 bad "chmod 600" serve --port 0 --prompt-cache-gib 0 --api-key-file "$scratch/keys"
@@ -139,7 +158,7 @@ bad "expected an id from 0 to $((vocabulary - 1)), found \"$vocabulary\"" eval -
 bad "expected an id" eval --tokens "1,-2"
 bad "expected an id" eval --tokens "1,99999999999999999999"
 bad "expected an id" eval --tokens "1,2x"
-bad "at least one id" eval --tokens " , "
+bad "at least one id" eval --tokens " "
 bad "give --tokens" eval
 bad "give --tokens" eval --tokens 1 --tokens-file "$scratch/none"
 bad "$scratch/none" eval --tokens-file "$scratch/none"

@@ -28,6 +28,16 @@ static const struct {
     {chat_handle, "\"chat_template_kwargs\": {\"enable_thinking\": null, \"thinking\": false, \"clear_thinking\": 1}",
      NULL},
     {responses_handle, "\"reasoning\": {\"effort\": 2}", "reasoning.effort: one of"},
+    {responses_handle, "\"reasoning\": \"high\"", "reasoning: an object"},
+    {responses_handle, "\"reasoning\": {\"summary\": 1}", "reasoning.summary: a text"},
+    {responses_handle, "\"reasoning\": {\"summary\": null, \"effort\": null}", NULL},
+    {responses_handle, "\"previous_response_id\": 5", "previous_response_id: a text"},
+    {responses_handle, "\"previous_response_id\": null", NULL},
+    {responses_handle, "\"metadata\": []", "metadata: an object of texts"},
+    {responses_handle, "\"metadata\": {\"a\": 1}", "metadata: an object of texts"},
+    {responses_handle, "\"metadata\": {\"a\": \"b\"}, \"background\": false", NULL},
+    {responses_handle, "\"background\": \"no\"", "background: only false"},
+    {messages_handle, "\"output_config\": {\"effort\": 2}", "output_config.effort: one of"},
 };
 
 static void mistyped_refused(void)

@@ -15,12 +15,13 @@ static json_t *tools_of(const struct dialect_test *d)
 {
     json_t *parameters = json_loads(schema, 0, NULL);
     if (d->handle == messages_handle)
-        return json_pack("[{s:s, s:s, s:o}]", "name", "list", "description", "Lists.", "input_schema", parameters);
+        return json_pack("[{s:s, s:s, s:o, s:b}]", "name", "list", "description", "Lists.", "input_schema", parameters,
+                         "strict", 0);
     if (d->handle == responses_handle)
-        return json_pack("[{s:s, s:s, s:s, s:o}]", "type", "function", "name", "list", "description", "Lists.",
-                         "parameters", parameters);
-    return json_pack("[{s:s, s:{s:s, s:s, s:o}}]", "type", "function", "function", "name", "list", "description",
-                     "Lists.", "parameters", parameters);
+        return json_pack("[{s:s, s:s, s:s, s:o, s:b}]", "type", "function", "name", "list", "description", "Lists.",
+                         "parameters", parameters, "strict", 0);
+    return json_pack("[{s:s, s:{s:s, s:s, s:o, s:b}}]", "type", "function", "function", "name", "list", "description",
+                     "Lists.", "parameters", parameters, "strict", 0);
 }
 
 // A request with tools; messages (stolen) in the dialect's own shape.
@@ -285,7 +286,7 @@ static void tools_refused(void)
          "{\"type\": \"function\", \"name\": %s, \"description\": %s, \"parameters\": %s}"},
     };
     static const struct {
-        const char *name, *text, *schema, *field; // field: that is at fault; NULL: none
+        const char *name, *text, *schema, *field; // field: that is at fault, SCHEMA as the dialect calls it; NULL: none
     } tools[] = {
         {"\"f\"", "\"d\"", "{}", NULL},
         {"\"f\"", "null", "{}", NULL},
@@ -296,7 +297,15 @@ static void tools_refused(void)
         {"\"a\\nb\"", "\"d\"", "{}", "name"},
         {"\"f\"", "3", "{}", "description"},
         {"\"f\"", "[\"d\"]", "{}", "description"},
-        {"\"f\"", "\"d\"", "3", NULL},
+        {"\"f\"", "\"d\"", "3", "SCHEMA"},
+        {"\"f\"", "\"d\"", "{\"type\": \"array\"}", "SCHEMA.type"},
+        {"\"f\"", "\"d\"", "{\"type\": [\"string\", \"null\"]}", "SCHEMA.type"},
+        {"\"f\"", "\"d\"", "{\"type\": [\"object\", \"null\"]}", NULL},
+        {"\"f\"", "\"d\"", "{\"properties\": {\"a-b c.d\": {}}}", NULL},
+        {"\"f\"", "\"d\"", "{\"properties\": {\"a\": {}, \"\": {}}}", "SCHEMA.properties"},
+        {"\"f\"", "\"d\"", "{\"properties\": {\"a<b\": {}}}", "SCHEMA.properties"},
+        {"\"f\"", "\"d\"", "{\"properties\": {\"a>b\": {}}}", "SCHEMA.properties"},
+        {"\"f\"", "\"d\"", "{\"properties\": {\"a\\nb\": {}}}", "SCHEMA.properties"},
     };
     const enum reply_dialect before = server.style.dialect;
     static const enum reply_dialect styles[] = {REPLY_PLAIN, REPLY_XML};
@@ -307,18 +316,22 @@ static void tools_refused(void)
             for (size_t t = 0; t <= sizeof tools / sizeof *tools; t++) {
                 char tool[512], body[1200], twice[1040], field[80];
                 const bool doubled = t == sizeof tools / sizeof *tools;
-                const char *at = doubled ? "name" : tools[t].field;
-                if (!doubled && !strcmp(tools[t].schema, "3"))
+                const char *at = doubled ? "name" : tools[t].field, *more = "";
+                if (at && !s && !strcmp(at, "SCHEMA.properties")) // names of parameters are markers in XML alone
+                    at = NULL;
+                if (at && !strncmp(at, "SCHEMA", 6)) {
+                    more = at + 6;
                     at = ways[w].handle == messages_handle ? "input_schema" : "parameters";
+                }
                 snprintf(tool, sizeof tool, ways[w].tool, tools[doubled ? 0 : t].name, tools[doubled ? 0 : t].text,
                          tools[doubled ? 0 : t].schema);
                 snprintf(twice, sizeof twice, doubled ? "%s, %s" : "%s", tool, tool);
                 snprintf(body, sizeof body, ways[w].body, twice);
                 snprintf(field, sizeof field,
-                         ways[w].handle == messages_handle ? "tools.%d.%s"
-                         : ways[w].handle == chat_handle   ? "tools[%d].function.%s"
-                                                           : "tools[%d].%s",
-                         doubled, at ? at : "");
+                         ways[w].handle == messages_handle ? "tools.%d.%s%s: "
+                         : ways[w].handle == chat_handle   ? "tools[%d].function.%s%s: "
+                                                           : "tools[%d].%s%s: ",
+                         doubled, at ? at : "", more);
                 const bool took = ask(ways[w].handle, parsed(body), NULL);
                 if (at ? took || sent.status != 400 || strncmp(text_at(sent.whole, "message"), field, strlen(field))
                        : !took) {
@@ -357,7 +370,15 @@ static void reasoning_counts(void)
                 {"a STOP", 1, 6, NULL},
                 {"ab</think>c", 1, 2, "</think>"},
                 {"ab</think>\n\nc", 3, 1, "b</think>\n"},
-                {"a</think>c", 1000, 1, "</think>"}};
+                {"a</think>c", 1000, 1, "</think>"},
+                {"ab</think>c", 1, 2, "think>"},
+                {"ab</think>c", 1, 2, "</thi"},
+                {"ab</think>c", 1, 2, "k>c"},
+                {"ab</think>c", 3, 1, "b</"},
+                {"a</think>c", 1000, 1, "hink"},
+                {"ab<c", 1, 2, "b<"},
+                {"a\n</think>", 1, 2, "\n</"},
+                {"ab</c", 1, 5, "</c"}};
     bool good = true;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         json_t *body = request(&dialects[0], hello(), false);

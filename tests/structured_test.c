@@ -132,18 +132,22 @@ static void test_loose(enum reply_dialect dialect, const char *title)
     static const char tool[] = "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":%s,"
                                "\"parameters\":%s}}],\"tool_choice\":\"required\",\"parallel_tool_calls\":false}";
     static const char *const schemas[] = {
-        "{\"type\":\"object\",\"properties\":{\"n\":{\"enum\":[1]}},\"required\":[\"n\"],\"contains\":{}}", "null"};
+        "{\"type\":\"object\",\"properties\":{\"n\":{\"enum\":[1]}},\"required\":[\"n\"],\"contains\":{}}", "null",
+        "{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"},\"x\":false},\"required\":[\"n\",\"x\","
+        "\"y\","
+        "3],\"additionalProperties\":false}"};
+    enum { SCHEMAS = sizeof schemas / sizeof *schemas };
     char name[120], more[400], detail[200] = "";
     int ended = 0, wrong = 0;
     server.style.dialect = dialect;
     for (int i = 0; i < SEEDS; i++) {
-        snprintf(more, sizeof more, tool, "false", schemas[i % 2]);
+        snprintf(more, sizeof more, tool, "false", schemas[i % SCHEMAS]);
         const bool whole = reply(chat(more, false), (uint64_t)i);
         const struct answer *a = &exchange.answer;
         json_t *arguments = whole && a->call_count == 1 ? json_loads(a->calls[0].arguments.bytes, 0, NULL) : NULL;
         ended += whole;
         if (whole && (!json_is_object(arguments) || strcmp(a->calls[0].name.bytes, "get") ||
-                      (i % 2 == 0 && !json_object_get(arguments, "n")))) {
+                      (i % SCHEMAS != 1 && !json_object_get(arguments, "n")))) {
             wrong++;
             snprintf(detail, sizeof detail, "%d calls, text %.60s", a->call_count,
                      a->content.bytes ? a->content.bytes : "");
@@ -154,6 +158,13 @@ static void test_loose(enum reply_dialect dialect, const char *title)
     snprintf(name, sizeof name, "%s: a tool whose schema cannot be compiled is called by its name", title);
     printf("# %d of %d came to their end\n", ended, SEEDS);
     ok(ended > SEEDS / 4 && wrong == 0, name, detail);
+    for (int i = 0; i < SCHEMAS; i++) {
+        snprintf(more, sizeof more, tool, "false", schemas[i]);
+        wrong += !ask(chat_handle, chat(more, false), NULL);
+        over();
+    }
+    snprintf(name, sizeof name, "%s: and none of those is refused", title);
+    ok(wrong == 0, name, NULL);
     snprintf(more, sizeof more, tool, "true", schemas[0]);
     const bool took = ask(chat_handle, chat(more, false), NULL);
     snprintf(name, sizeof name, "%s: a strict one is refused", title);
@@ -334,6 +345,13 @@ static void test_beside(void)
          "schema\":{\"schema\":{\"type\":\"null\"},\"%s\":%s}}}"},
         {responses_handle, "text.format",
          "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":{\"type\":\"null\"},\"%s\":%s}}}"},
+        {messages_handle, "output_format",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"max_tokens\":9,\"output_format\":{\"type\":\"json_"
+         "schema\",\"schema\":{\"type\":\"null\"},\"%s\":%s}}"},
+        {chat_handle, "response_format.json_schema",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{"
+         "\"name\":\"f\"}}],\"tool_choice\":\"required\",\"response_format\":{\"type\":\"json_schema\",\"json_"
+         "schema\":{\"schema\":{\"type\":\"null\"},\"%s\":%s}}}"},
     };
     static const struct {
         const char *key, *value;
@@ -363,6 +381,37 @@ static void test_beside(void)
         snprintf(name, sizeof name, "%s: strict, name and description of the wrong type are refused", ways[w].name);
         ok(!wrong, name, NULL);
     }
+}
+
+// Where a call is asked for the form does not count, but what is no form is refused all the same.
+static void test_forms_beside_calls(void)
+{
+    static const struct {
+        const char *form, *says; // NULL: taken
+    } rows[] = {
+        {"\"response_format\":{\"type\":\"json_object\"}", NULL},
+        {"\"guided_regex\":\"a+\"", NULL},
+        {"\"response_format\":3", "response_format: type must be"},
+        {"\"response_format\":{\"type\":\"json_schema\"}", "response_format: json_schema must be"},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":3}}", "response_format: a schema"},
+        {"\"guided_regex\":3", "guided_regex: a text"},
+        {"\"guided_choice\":\"a\"", "guided_choice: an array"},
+        {"\"structured_outputs\":[]", "structured_outputs: an object"},
+    };
+    int wrong = 0;
+    server.style.dialect = REPLY_XML;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char more[256];
+        snprintf(more, sizeof more, "{\"tool_choice\":\"required\",%s}", rows[i].form);
+        const bool took = ask(chat_handle, chat(more, true), NULL);
+        const char *message = text_at(sent.whole, "message");
+        if (rows[i].says ? took || sent.status != 400 || strncmp(message, rows[i].says, strlen(rows[i].says)) : !took) {
+            printf("# %s: %d %s\n", more, sent.status, message);
+            wrong++;
+        }
+        over();
+    }
+    ok(!wrong, "what is no form is refused beside a call that is asked for", NULL);
 }
 
 // Forms that are given in other ways, and a grammar that is asked for twice.
@@ -413,6 +462,7 @@ int main(void)
     test_refusals();
     test_names();
     test_beside();
+    test_forms_beside_calls();
     test_ways();
     forget();
     engine_close(engine);

@@ -89,8 +89,8 @@ $(T)/reasons: $(T)/turns/chat_template.c $(B)/common/runtime/main.o $(T)/engine.
 	@$(CC) $(BASE) -Wno-unused-function -I$(MODEL_TEST)/gen -o $@ $(filter %.c %.o,$^) $(filter-out %/template.c.o,$(wildcard $(MODEL_TEST)/gen/*.o)) $(T)/engine.a $(LIBS)
 $(T)/warm_http_test: | $(T)/reasons
 
-# Grammars, over the embedded model's vocabulary.
-$(T)/grammar_test: tests/grammar_test.c $(T)/engine.a all
+# Grammars, over the embedded model's vocabulary; a part of the server without a listener.
+$(T)/grammar_test $(T)/exchange_test: $(T)/%: tests/%.c $(T)/engine.a all
 	@echo "  cc $<"
 	@$(CC) $(BASE) -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< $(wildcard $(MODEL_TEST)/gen/*.o) $(T)/engine.a $(LIBS)
 

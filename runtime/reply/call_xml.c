@@ -273,8 +273,10 @@ static enum match value_ends(const struct call *call, struct cursor c, bool line
         enum match match = take(&at, ends[i].marker);
         if (match == MATCH_NO)
             continue;
-        if (match == MATCH_PART) // cut in the marker
-            return final && c.count < 2 ? MATCH_NO : final ? MATCH_FULL : MATCH_PART;
+        if (match == MATCH_PART && !final)
+            return MATCH_PART;
+        if (match == MATCH_PART) // the reply ends here: cut in the marker, or a sign that is text
+            return c.count < 2 && !line ? MATCH_NO : MATCH_FULL;
         if (i == 0)
             *skip_bytes = c.count - at.count;
         if (!literal)

@@ -259,14 +259,27 @@ static void pass(struct reply *reply, const char *text, size_t count)
     steps(reply);
 }
 
-// Of `count` bytes that begin with the stop string that was met, those from the closing marker in it on, which no state reads.
-static size_t behind_stop(const struct reply *reply, const char *text, size_t count)
+// Of what was read and held when a stop string was met inside a think block, which is the first of `held`: how many bytes at the
+// end are the closing marker and what follows it, or the beginning of one, where the stop string holds some of that.
+static size_t behind_stop(const struct reply *reply)
 {
     const char *marker = reply->options.reasoning_close;
     const size_t bytes = marker ? strlen(marker) : 0, stop = reply->stops[reply->stop_index].length;
-    for (size_t i = 0; bytes && i + bytes <= stop; i++)
-        if (!memcmp(text + i, marker, bytes))
-            return count - i;
+    const size_t before = bytes && reply->text.size >= bytes ? bytes - 1 : bytes ? reply->text.size : 0;
+    const size_t all = before + reply->held.size;
+    for (size_t i = 0; bytes && i < before + stop; i++) {
+        const size_t most = all - i < bytes ? all - i : bytes;
+        size_t same = 0;
+        for (; same < most; same++) {
+            const size_t at = i + same;
+            const char c =
+                at < before ? reply->text.data[reply->text.size - before + at] : reply->held.data[at - before];
+            if (c != marker[same])
+                break;
+        }
+        if (same == most)
+            return all - i;
+    }
     return 0;
 }
 
@@ -290,7 +303,7 @@ static void match_stops(struct reply *reply, size_t from)
     if (reply->complete)
         reply->stop_index = -1;
     if (reply->stop_index >= 0 && reply_reasons(reply))
-        reply->behind = behind_stop(reply, reply->held.data, reply->held.size);
+        reply->behind = behind_stop(reply);
     if (reply->reason == REPLY_OPEN && (reply->complete || reply->stop_index >= 0))
         reply->reason = reply->complete ? REPLY_AT_CALL : REPLY_AT_STOP;
 }

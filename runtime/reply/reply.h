@@ -77,7 +77,7 @@ enum reply_end_reason reply_reason(const struct reply *reply);
 bool reply_reasons(const struct reply *reply);
 // How many bytes at the end of what was read belong to the closing marker of the last think block or stand behind it, at the moment
 // when reply_reasons turns false; text that may begin a stop string is not read yet. Where a stop string is met inside a think
-// block: from the closing marker in that string on, 0: it has none.
+// block: from the closing marker on of which that string has a part, 0: it has none.
 size_t reply_behind_reasoning(const struct reply *reply);
 // The index of the stop string that was met, or -1.
 int reply_stop_index(const struct reply *reply);

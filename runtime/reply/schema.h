@@ -21,6 +21,14 @@ enum {
     PARAMETER_ANY = 127
 };
 
+// Whether it can be the name of a tool, or of a parameter that is written as a marker: 1 to CALL_NAME_BYTES bytes, none of
+// which ends a marker or its line.
+static inline bool call_name_fits(const char *name)
+{
+    const size_t bytes = strlen(name);
+    return bytes >= 1 && bytes <= CALL_NAME_BYTES && !strpbrk(name, "<>\r\n");
+}
+
 // The function object of the tool of that name (not NUL-terminated), borrowed from tools; NULL: it is not offered. A tool is
 // {"type": "function", "function": {...}} or the function object itself.
 const json_t *tools_find(const json_t *tools, const char *name, size_t bytes);

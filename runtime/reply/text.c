@@ -118,6 +118,13 @@ static enum step after_step(struct reply *reply)
     reply_consume(reply, at);
     if (!reply->text.size)
         return STEP_MORE;
+    const enum match next = text_match(reply->text.data, reply->text.size, "<tool_call>");
+    if (next == MATCH_PART && !reply->final)
+        return STEP_MORE;
+    if (next == MATCH_PART && !reply->tentative) { // a call that was cut before it began is no content
+        reply_consume(reply, reply->text.size);
+        return STEP_MORE;
+    }
     if (!reply->tentative) {
         reply->state = REPLY_TEXT;
         return STEP_ON;

@@ -175,7 +175,7 @@ static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out
     json_t *tool;
     if (!tools || json_is_null(tools))
         return true;
-    if (!tools_check(tools, TOOLS_MESSAGES, &error)) {
+    if (!tools_check(tools, TOOLS_MESSAGES, x->server->style.dialect, &error)) {
         exchange_error(x, 400, NULL, NULL, NULL, "%s", error.text);
         return false;
     }
@@ -184,13 +184,13 @@ static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
     {
         const json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
-        json_t *text = json_object_get(tool, "description");
+        json_t *text = json_object_get(tool, "description"), *strict = json_object_get(tool, "strict");
         json_t *function = json_pack("{s:o}", "name", own(name));
-        if (json_is_string(text))
+        if (text)
             json_object_set(function, "description", text);
         json_object_set_new(function, "parameters", own(schema));
-        if (json_is_true(json_object_get(tool, "strict")))
-            json_object_set_new(function, "strict", json_true());
+        if (strict) // false too: templates show a tool as it is
+            json_object_set(function, "strict", strict);
         json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function));
     }
     return true;
@@ -220,7 +220,7 @@ static bool translate_thinking(struct exchange *x, const json_t *root, json_t *o
     const json_t *thinking = json_object_get(root, "thinking"), *budget = json_object_get(thinking, "budget_tokens"),
                  *config = json_object_get(root, "output_config"), *effort = json_object_get(config, "effort");
     ask_rename(x, "reasoning_effort", "output_config.effort");
-    if (json_is_string(effort))
+    if (effort)
         json_object_set_new(out, "reasoning_effort", own(effort));
     if (!thinking || json_is_null(thinking))
         return true;
@@ -266,14 +266,16 @@ static bool translate_format(struct exchange *x, const json_t *root, json_t *out
     if (!format || json_is_null(format))
         return true;
     ask_rename(x, "response_format", name);
-    json_t *schema = json_object_get(format, "schema");
+    ask_rename(x, "response_format.json_schema", name);
+    const json_t *schema = json_object_get(format, "schema");
     if (!is(format, "type", "json_schema"))
         return ask_bad(x, "response_format", "type json_schema");
     if (!schema || json_is_null(schema))
         return ask_bad(x, "response_format", "the schema as its \"schema\"");
+    json_t *given = json_copy((json_t *)(uintptr_t)format);
+    json_object_del(given, "type");
     return json_object_set_new(out, "response_format",
-                               json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name", "reply",
-                                         "schema", schema)) == 0;
+                               json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", given)) == 0;
 }
 
 json_t *anthropic_translate(struct exchange *x, const json_t *root, bool counting)

@@ -17,7 +17,7 @@ static bool ask_tools(struct exchange *x, struct chat_request *r, json_t **tools
     *tools = json_object_get(r->root, "tools");
     *must = false;
     *name = NULL;
-    if (*tools && !json_is_null(*tools) && !tools_check(*tools, TOOLS_CHAT, &error)) {
+    if (*tools && !json_is_null(*tools) && !tools_check(*tools, TOOLS_CHAT, x->server->style.dialect, &error)) {
         exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
         return false;
     }
@@ -91,7 +91,7 @@ static bool ask_form(struct exchange *x, const struct chat_request *r, const jso
                      const struct fields *f, struct job *job)
 {
     if (must)
-        return structured_calls(x, tools, name, parallel(f), job);
+        return structured_check(x, r->root) && structured_calls(x, tools, name, parallel(f), job);
     return structured_ask(x, r->root, tools, job);
 }
 

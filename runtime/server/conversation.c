@@ -170,7 +170,7 @@ bool conversation_read(struct conversation *c, const json_t *messages, json_t *t
     if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
         return error_set(error, "chat_template_kwargs: an object is expected");
     c->wrong = "tools";
-    if (tools && !json_is_null(tools) && !tools_check(tools, TOOLS_CHAT, error))
+    if (tools && !json_is_null(tools) && !tools_check(tools, TOOLS_CHAT, REPLY_PLAIN, error))
         return false;
     c->wrong = "messages";
     c->messages = json_array();

@@ -52,13 +52,17 @@ void exchange_drop(struct exchange *x)
         x->dialect->release(x);
     answer_close(&x->answer);
     job_free(x->job);
-    atomic_fetch_sub(&x->server->body_bytes, (int_fast64_t)side->counted);
-    atomic_fetch_sub(&x->server->exchanges, 1);
+    struct server *server = x->server;
+    const bool large = x->body_bytes >= BODY_LARGE;
+    atomic_fetch_sub(&server->body_bytes, (int_fast64_t)side->counted);
     pthread_mutex_destroy(&side->lock);
     free(x->body);
     free(side->out);
     free(side);
     free(x);
+    if (large)
+        atomic_store(&server->large, true);
+    atomic_fetch_sub(&server->exchanges, 1);
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------------------
@@ -130,6 +134,7 @@ void exchange_stream(struct exchange *x)
     pthread_mutex_lock(&side->lock);
     if (side->state == SIDE_NOTHING) {
         side->state = SIDE_STREAM;
+        side->put = engine_seconds(); // its first event is still to come
         side->status = 200;
         side->type = "text/event-stream";
         side_resume(side);

@@ -26,8 +26,9 @@ enum error_style { STYLE_OPENAI, STYLE_ANTHROPIC };
 struct route {
     const char *method, *path; // a path that ends in * takes any rest
     enum error_style style;
-    bool open;  // needs no key
-    bool quick; // answers at once, without a body, in the thread of the connections
+    bool open;   // needs no key
+    bool quick;  // answers at once, without a body, in the thread of the connections
+    bool tokens; // its reply is many times as large as its body, which is smaller than others may be
     void (*handle)(struct exchange *x);
 };
 

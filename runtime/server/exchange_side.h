@@ -29,7 +29,7 @@ struct connection_side {
     const char *type;
     char *out;
     size_t out_bytes, out_taken, out_room;
-    double put; // when something last was
+    double put; // when something last was, or the stream was opened
     // of the thread of the connections
     bool queued, complete;     // a response was queued; the body has come whole
     int early;                 // status of an error found while the body came, 0: none

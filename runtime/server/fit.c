@@ -44,7 +44,7 @@ void fit_print(const struct fit *fit)
         "memory: weights %s, arena %s, %d stream%s of %d positions at %s each, prompt cache up to %s; %s of the %s "
         "that "
         "were free\n",
-        cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes, p->lanes == 1 ? "" : "s",
+        cli_bytes(weights, model.weight_bytes), cli_bytes(arena, model.arena_bytes), p->lanes, plural(p->lanes),
         p->context,
         cli_bytes(stream, (p->kv_bytes + p->run_bytes + p->tables_bytes + p->kept_bytes + p->draw_bytes) / p->lanes),
         cli_bytes(cache, p->cache_bytes), cli_bytes(sum, need(p)),
@@ -81,7 +81,7 @@ static bool refuse(const struct engine_options *o, int wanted, int fits, int64_t
         return error_set(error,
                          "--pool-pages %d takes %s with the model and the rest, and %s are free: %lld fit beside %d "
                          "stream%s of %d positions",
-                         o->pool_pages, takes, left, (long long)pages, wanted, wanted == 1 ? "" : "s", plan.context);
+                         o->pool_pages, takes, left, (long long)pages, wanted, plural(wanted), plan.context);
     if (fits)
         return error_set(error,
                          "--parallel %d needs %s for its streams of %d positions and the rest, and %s are free: serve "

@@ -73,6 +73,13 @@ static bool permitted(struct exchange *x, struct MHD_Connection *connection)
     return false;
 }
 
+// Bytes that a request's body may have.
+static size_t body_most(const struct exchange *x)
+{
+    const size_t more = TOKEN_BYTES * (size_t)x->server->context, least = more > TOKENS_BODY ? more : TOKENS_BODY;
+    return x->route && x->route->tokens && least < BODY_MOST ? least : BODY_MOST;
+}
+
 static bool check_length(struct exchange *x, const struct head *head)
 {
     if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings) || head->bad_length ||
@@ -84,8 +91,12 @@ static bool check_length(struct exchange *x, const struct head *head)
                        BODY_MOST);
     else if (atomic_load(&x->server->body_bytes) > BODIES_MOST)
         exchange_error(x, 503, NULL, NULL, NULL, "too many requests are being read; try again later");
-    else
+    else {
+        // What is too much for this path alone is read and thrown away: many clients see no answer before they have sent all.
+        if (head->length > 0 && (size_t)head->length > body_most(x))
+            x->side->early = 413;
         return true;
+    }
     return false;
 }
 
@@ -129,7 +140,7 @@ static bool take_body(struct exchange *x, const char *bytes, size_t count)
         atomic_fetch_add(&x->server->body_bytes, (int_fast64_t)count);
         return !enough;
     }
-    if (count > BODY_MOST - x->body_bytes) {
+    if (count > body_most(x) - x->body_bytes) {
         side->early = 413;
         return true;
     }
@@ -261,7 +272,8 @@ static enum MHD_Result dispatch(struct exchange *x, struct MHD_Connection *conne
     struct connection_side *side = x->side;
     side->complete = true;
     if (side->early == 413)
-        exchange_error(x, 413, NULL, NULL, NULL, "the body has more than %d bytes", BODY_MOST);
+        exchange_error(x, 413, NULL, NULL, NULL, "the body has more than %zu bytes, which are the most that %s takes",
+                       body_most(x), x->route->path);
     else if (side->early)
         exchange_error(x, 503, NULL, NULL, NULL, "no memory for the body; try again later");
     else if (x->route->quick)

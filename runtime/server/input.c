@@ -37,6 +37,23 @@ static bool measure(const char *body, size_t bytes, struct error *error)
     return true;
 }
 
+// What is wrong with a text that the parser refused, in a line of ours.
+static void explain(const json_error_t *cause, struct error *error)
+{
+    char text[JSON_ERROR_TEXT_LENGTH];
+    snprintf(text, sizeof text, "%s", cause->text);
+    for (char *c = text; *c; c++) // it quotes the body
+        *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
+    const enum json_error_code code = json_error_code(cause);
+    if (code == json_error_null_character || code == json_error_null_byte_in_key)
+        error_set(error,
+                  "line %d, column %d: the character \\u0000 (NUL) cannot be in a text here; leave it out or write "
+                  "\\ufffd for it",
+                  cause->line, cause->column);
+    else
+        error_set(error, "the body is not valid JSON: line %d, column %d: %s", cause->line, cause->column, text);
+}
+
 json_t *input_parse(const char *body, size_t bytes, struct error *error)
 {
     json_error_t cause;
@@ -48,9 +65,7 @@ json_t *input_parse(const char *body, size_t bytes, struct error *error)
         return NULL;
     json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
     if (!root) {
-        for (char *c = cause.text; *c; c++) // it quotes the body
-            *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
-        error_set(error, "the body is not valid JSON: line %d, column %d: %s", cause.line, cause.column, cause.text);
+        explain(&cause, error);
         return NULL;
     }
     if (!json_is_object(root)) {

@@ -257,14 +257,16 @@ static bool find_previous(struct exchange *x, const json_t *root, json_t **befor
     if (!previous || json_is_null(previous))
         return true;
     const char *id = json_string_value(previous);
-    char *text = id ? response_store_get(x->server->responses, id, x->label, true) : NULL;
+    if (!id)
+        return ask_bad(x, "previous_response_id", "a text");
+    char *text = response_store_get(x->server->responses, id, x->label, true);
     if (text)
         *before = json_loads(text, JSON_ALLOW_NUL, NULL);
     free(text);
     if (!*before)
         exchange_error(x, 404, NULL, "previous_response_not_found", "previous_response_id",
-                       "previous_response_id: there is no response %.60s; the newest %d that were stored are kept",
-                       id ? id : "(no text)", STORE_COUNT);
+                       "previous_response_id: there is no response %.60s; the newest %d that were stored are kept", id,
+                       STORE_COUNT);
     return *before != NULL;
 }
 

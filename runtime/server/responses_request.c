@@ -190,7 +190,7 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
     struct error error = {0};
     if (!tools || json_is_null(tools))
         return true;
-    if (!tools_check(tools, TOOLS_RESPONSES, &error)) {
+    if (!tools_check(tools, TOOLS_RESPONSES, x->server->style.dialect, &error)) {
         exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
         return false;
     }
@@ -268,21 +268,44 @@ static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
         json_object_set_new(out, "reasoning_effort", own(effort));
 }
 
+static bool given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
+
+// Fields that change no reply, or only by what is in them, would go unseen with a wrong type.
+static bool check_types(struct exchange *x, const json_t *root)
+{
+    const json_t *reasoning = json_object_get(root, "reasoning"), *metadata = json_object_get(root, "metadata"),
+                 *instructions = json_object_get(root, "instructions"),
+                 *background = json_object_get(root, "background"), *summary = json_object_get(reasoning, "summary"),
+                 *value;
+    const char *key;
+    if (given(background) && !json_is_false(background))
+        return ask_bad(x, "background", "only false");
+    if (given(instructions) && !json_is_string(instructions))
+        return ask_bad(x, "instructions", "a text");
+    if (given(reasoning) && !json_is_object(reasoning))
+        return ask_bad(x, "reasoning", "an object");
+    if (given(summary) && !json_is_string(summary))
+        return ask_bad(x, "reasoning.summary", "a text");
+    if (given(metadata) && !json_is_object(metadata))
+        return ask_bad(x, "metadata", "an object of texts");
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
+    {
+        if (!json_is_string(value))
+            return ask_bad(x, "metadata", "an object of texts");
+    }
+    return true;
+}
+
 json_t *responses_translate(struct exchange *x, const json_t *root, const json_t *before, json_t **history)
 {
     const json_t *instructions = json_object_get(root, "instructions");
     json_t *out = json_object(), *messages = json_array();
     *history = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
     copy_fields(x, root, out);
-    bool ok = true;
-    if (json_is_true(json_object_get(root, "background"))) {
-        exchange_error(x, 400, NULL, "invalid_value", "background", "background: only false is possible here");
-        ok = false;
-    }
-    if (ok && instructions && !json_is_null(instructions) && !json_is_string(instructions)) {
-        exchange_error(x, 400, NULL, "invalid_value", "instructions", "instructions: a text is expected");
-        ok = false;
-    }
+    bool ok = check_types(x, root);
     if (json_is_string(instructions))
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", own(instructions)));
     ok = ok && take_input(x, json_object_get(root, "input"), *history) &&

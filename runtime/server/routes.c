@@ -8,25 +8,25 @@
 
 // clang-format off
 static const struct route routes[] = {
-    // method, path, errors, open, quick, handler
-    {"GET",  "/",                    STYLE_OPENAI, true,  true,  page_handle},
-    {"POST", "/v1/chat/completions", STYLE_OPENAI, false, false, chat_handle},
-    {"POST", "/v1/completions",      STYLE_OPENAI, false, false, completions_handle},
-    {"POST", "/v1/messages",         STYLE_ANTHROPIC, false, false, messages_handle},
-    {"POST", "/v1/messages/count_tokens", STYLE_ANTHROPIC, false, false, count_tokens_handle},
-    {"POST", "/v1/responses",        STYLE_OPENAI, false, false, responses_handle},
-    {"GET",  "/v1/responses/*",      STYLE_OPENAI, false, false, response_get_handle},
-    {"DELETE", "/v1/responses/*",    STYLE_OPENAI, false, false, response_delete_handle},
-    {"GET",  "/v1/models",           STYLE_OPENAI, false, true,  models_handle},
-    {"GET",  "/v1/models/*",         STYLE_OPENAI, false, true,  models_handle},
-    {"POST", "/tokenize",            STYLE_OPENAI, false, false, tokenize_handle},
-    {"POST", "/v1/tokenize",         STYLE_OPENAI, false, false, tokenize_handle},
-    {"POST", "/detokenize",          STYLE_OPENAI, false, false, detokenize_handle},
-    {"POST", "/v1/detokenize",       STYLE_OPENAI, false, false, detokenize_handle},
-    {"GET",  "/health",              STYLE_OPENAI, true,  true,  health_handle},
-    {"GET",  "/metrics",             STYLE_OPENAI, false, true,  metrics_handle},
-    {"GET",  "/v1/metrics",          STYLE_OPENAI, false, true,  metrics_handle},
-    {"GET",  "/memory",              STYLE_OPENAI, false, true,  memory_handle},
+    // method, path, errors, open, quick, tokens, handler
+    {"GET",  "/",                    STYLE_OPENAI, true,  true,  false, page_handle},
+    {"POST", "/v1/chat/completions", STYLE_OPENAI, false, false, false, chat_handle},
+    {"POST", "/v1/completions",      STYLE_OPENAI, false, false, false, completions_handle},
+    {"POST", "/v1/messages",         STYLE_ANTHROPIC, false, false, false, messages_handle},
+    {"POST", "/v1/messages/count_tokens", STYLE_ANTHROPIC, false, false, false, count_tokens_handle},
+    {"POST", "/v1/responses",        STYLE_OPENAI, false, false, false, responses_handle},
+    {"GET",  "/v1/responses/*",      STYLE_OPENAI, false, false, false, response_get_handle},
+    {"DELETE", "/v1/responses/*",    STYLE_OPENAI, false, false, false, response_delete_handle},
+    {"GET",  "/v1/models",           STYLE_OPENAI, false, true,  false, models_handle},
+    {"GET",  "/v1/models/*",         STYLE_OPENAI, false, true,  false, models_handle},
+    {"POST", "/tokenize",            STYLE_OPENAI, false, false, true,  tokenize_handle},
+    {"POST", "/v1/tokenize",         STYLE_OPENAI, false, false, true,  tokenize_handle},
+    {"POST", "/detokenize",          STYLE_OPENAI, false, false, true,  detokenize_handle},
+    {"POST", "/v1/detokenize",       STYLE_OPENAI, false, false, true,  detokenize_handle},
+    {"GET",  "/health",              STYLE_OPENAI, true,  true,  false, health_handle},
+    {"GET",  "/metrics",             STYLE_OPENAI, false, true,  false, metrics_handle},
+    {"GET",  "/v1/metrics",          STYLE_OPENAI, false, true,  false, metrics_handle},
+    {"GET",  "/memory",              STYLE_OPENAI, false, true,  false, memory_handle},
 };
 // clang-format on
 

@@ -60,7 +60,7 @@ bool server_start(struct server *s, struct engine *engine, struct error *error)
     s->engine = engine;
     s->context = engine_context(engine);
     return host_open(&s->host, s->engine, error) && warm_open(&s->warm, s->host, error) &&
-           watch_open(&s->watch, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
+           watch_open(&s->watch, &s->large, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
 }
 
 // Waits until nothing is being answered.

@@ -16,6 +16,9 @@
 enum {
     SERVER_ALIASES = 16,
     BODY_MOST = 32 << 20,    // bytes of a request's body
+    TOKENS_BODY = 4 << 20,   // of one that asks for tokens or their text, whose reply takes many times that
+    TOKEN_BYTES = 16,        // more for each position of a long context
+    BODY_LARGE = 1 << 20,    // from which on the process gives memory back when the request is over
     BODIES_MOST = 256 << 20, // bytes of all bodies that are held
     HEADERS_MOST = 16 << 10, // bytes of a request's line and headers
     LINKS_MOST = 16384,      // connections at a time
@@ -67,6 +70,7 @@ struct server {
     atomic_int jobs;                  // exchanges with a job that is not final
     atomic_int exchanges;             // requests whose reply is not out
     atomic_bool draining;             // takes no new requests
+    atomic_bool large;                // a request with a large body is over: the watch gives its memory back
     struct response_store *responses; // that were asked to be kept
     struct structured *structured;    // grammars; NULL: replies cannot follow any
     void *extra;                      // of whoever adds to the server; see routes.c

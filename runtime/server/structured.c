@@ -6,6 +6,7 @@
 #include "runtime/server/structured.h"
 
 #include "runtime/model.h"
+#include "runtime/reply/schema.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,12 +198,11 @@ static bool compile(struct grammar **out, struct exchange *x, const struct wish 
     case KIND_SCHEMA:
         return grammar_schema(out, v, w->value, error);
     case KIND_REGEX:
-        return text ? grammar_regex(out, v, text, bytes, error) : error_set(error, "a text is expected");
+        return grammar_regex(out, v, text, bytes, error);
     case KIND_CHOICE:
-        return json_is_array(w->value) ? make_choice(out, v, w->value, error)
-                                       : error_set(error, "an array of texts is expected");
+        return make_choice(out, v, w->value, error);
     case KIND_TEXT:
-        return text ? grammar_text(out, v, text, bytes, error) : error_set(error, "a text is expected");
+        return grammar_text(out, v, text, bytes, error);
     default:
         return make_calls(out, x, w, error);
     }
@@ -317,7 +317,6 @@ static bool read_outputs(struct exchange *x, const json_t *outputs, const json_t
 // A schema may come as a text that holds it.
 static bool parse_schema(struct exchange *x, struct wish *w, json_t **parsed)
 {
-    *parsed = NULL;
     if (w->kind != KIND_SCHEMA || !json_is_string(w->value))
         return true;
     struct error error;
@@ -326,22 +325,50 @@ static bool parse_schema(struct exchange *x, struct wish *w, json_t **parsed)
     return *parsed || bad(x, w->param, "the text is no JSON schema");
 }
 
+static bool check_value(struct exchange *x, const struct wish *w)
+{
+    if (w->kind == KIND_SCHEMA)
+        return json_is_object(w->value) || json_is_boolean(w->value) ||
+               bad(x, w->param, "a schema, which is an object, true or false, is expected");
+    if (w->kind == KIND_CHOICE)
+        return json_is_array(w->value) || bad(x, w->param, "an array of texts is expected");
+    return json_is_string(w->value) || bad(x, w->param, "a text is expected");
+}
+
+// The one form that the request asks for, if any; nothing is compiled. *parsed is the caller's. False: an error was sent.
+static bool read_wish(struct exchange *x, const json_t *root, const json_t *object, struct wish *w, json_t **parsed)
+{
+    *parsed = NULL;
+    if (!read_format(x, json_object_get(root, "response_format"), object, w) ||
+        !read_outputs(x, json_object_get(root, "structured_outputs"), object, w))
+        return false;
+    wish_for(w, KIND_SCHEMA, "guided_json", json_object_get(root, "guided_json"));
+    wish_for(w, KIND_REGEX, "guided_regex", json_object_get(root, "guided_regex"));
+    wish_for(w, KIND_CHOICE, "guided_choice", json_object_get(root, "guided_choice"));
+    wish_for(w, KIND_TEXT, "guided_grammar", json_object_get(root, "guided_grammar"));
+    if (w->count > 1)
+        return bad(x, w->param, "only one form can be asked for");
+    return w->count == 0 || (parse_schema(x, w, parsed) && check_value(x, w));
+}
+
+bool structured_check(struct exchange *x, const json_t *root)
+{
+    json_t *object = json_object(), *parsed;
+    struct wish w = {.one = true};
+    const bool good = read_wish(x, root, object, &w, &parsed);
+    json_decref(parsed);
+    json_decref(object);
+    return good;
+}
+
 bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools, struct job *job)
 {
     json_t *object = json_pack("{s:s}", "type", "object"), *parsed = NULL;
     struct wish w = {.one = true};
     struct error error = {0};
-    bool good = object && read_format(x, json_object_get(root, "response_format"), object, &w) &&
-                read_outputs(x, json_object_get(root, "structured_outputs"), object, &w);
-    wish_for(&w, KIND_SCHEMA, "guided_json", json_object_get(root, "guided_json"));
-    wish_for(&w, KIND_REGEX, "guided_regex", json_object_get(root, "guided_regex"));
-    wish_for(&w, KIND_CHOICE, "guided_choice", json_object_get(root, "guided_choice"));
-    wish_for(&w, KIND_TEXT, "guided_grammar", json_object_get(root, "guided_grammar"));
-    if (good && w.count > 1)
-        good = bad(x, w.param, "only one form can be asked for");
-    if (good && w.count == 1)
-        good = x->server->structured ? parse_schema(x, &w, &parsed)
-                                     : bad(x, w.param, "this build has no tokenizer, so replies cannot follow a form");
+    bool good = object && read_wish(x, root, object, &w, &parsed);
+    if (good && w.count == 1 && !x->server->structured)
+        good = bad(x, w.param, "this build has no tokenizer, so replies cannot follow a form");
     if (good && w.count == 1 && w.kind == KIND_SCHEMA && json_array_size(tools) &&
         x->server->style.dialect != REPLY_PLAIN) {
         w.kind = KIND_CALLS;
@@ -357,20 +384,39 @@ bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools,
     return good;
 }
 
-// The tools with their parameters' names and which of them are required, and nothing of what the values are; NULL: no memory.
+// The names of a tool's parameters and which of them are required, and nothing of what the values are; of one that names none, NULL.
+static json_t *names_of(const json_t *schema)
+{
+    const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
+    json_t *names = json_object(), *needed = json_array(), *value;
+    const char *name;
+    size_t i;
+    if (!json_is_object(properties)) {
+        json_decref(names);
+        json_decref(needed);
+        return NULL;
+    }
+    json_object_foreach((json_t *)(uintptr_t)properties, name, value)
+    {
+        if (!json_is_false(value) && call_name_fits(name))
+            json_object_set_new(names, name, json_object());
+    }
+    json_array_foreach((json_t *)(uintptr_t)required, i, value)
+    {
+        if (json_is_string(value) && json_object_get(names, json_string_value(value)))
+            json_array_append(needed, value);
+    }
+    return json_pack("{s:s, s:o, s:o}", "type", "object", "properties", names, "required", needed);
+}
+
+// The tools as far as they can always be followed; NULL: no memory.
 static json_t *loosened(const json_t *tools)
 {
     json_t *all = json_array();
     for (size_t i = 0; all && i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function"),
-                     *schema = json_object_get(function, "parameters"), *required = json_object_get(schema, "required");
-        json_t *names = json_object(), *value;
-        const char *name;
-        json_object_foreach(json_object_get(schema, "properties"), name, value)
-            json_object_set_new(names, name, json_object());
-        json_t *one = json_pack("{s:{s:O?, s:{s:s, s:o, s:O*}}}", "function", "name", json_object_get(function, "name"),
-                                "parameters", "type", "object", "properties", names, "required",
-                                json_is_array(required) ? required : NULL);
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        json_t *one = json_pack("{s:{s:O?, s:o*}}", "function", "name", json_object_get(function, "name"), "parameters",
+                                names_of(json_object_get(function, "parameters")));
         if (json_array_append_new(all, one)) {
             json_decref(all);
             all = NULL;

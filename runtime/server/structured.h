@@ -20,6 +20,10 @@ int64_t structured_bytes(struct structured *structured);
 // instead of giving a JSON value, or NULL. false: an error was sent.
 bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools, struct job *job);
 
+// Whether what the request says of its reply's form has the right types, where a call is asked for and the form does not count;
+// false: an error was sent.
+bool structured_check(struct exchange *x, const json_t *root);
+
 // The grammar of a call of one of the tools, of `name` alone where it is not NULL; several calls where parallel.
 // Where the schemas cannot be compiled and no tool is strict, the call has a tool's name and its parameters' names, with
 // any values. job->grammar stays NULL where replies cannot be held to a form: the caller then asks for the call by its

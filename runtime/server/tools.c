@@ -11,6 +11,7 @@
 // A tool that is looked at: of which dialect, its place, and where its error goes.
 struct place {
     enum tools_shape shape;
+    enum reply_dialect dialect;
     size_t index;
     struct error *error;
 };
@@ -46,15 +47,51 @@ static bool check_type(const struct place *p, const json_t *type)
 // names: those of the tools before, to which it is added.
 static bool check_name(const struct place *p, const json_t *name, json_t *names)
 {
-    const size_t bytes = json_string_length(name);
     char expected[96];
     snprintf(expected, sizeof expected, "a text of 1 to %d bytes without <, > and line breaks", CALL_NAME_BYTES);
-    if (!json_is_string(name) || bytes < 1 || bytes > CALL_NAME_BYTES || strpbrk(json_string_value(name), "<>\r\n"))
+    if (!json_is_string(name) || !call_name_fits(json_string_value(name)))
         return wrong(p, "name", expected, name);
     if (json_object_get(names, json_string_value(name)))
         return wrong(p, "name", "a name that no other tool has", name);
     return !json_object_set_new(names, json_string_value(name), json_true()) ||
            error_set(p->error, "no memory for the tools");
+}
+
+// Arguments are an object.
+static bool check_type_of(const struct place *p, const char *key, const json_t *type)
+{
+    const char *word = json_string_value(type);
+    char field[32];
+    bool object = !given(type) || (word && !strcmp(word, "object"));
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        word = json_string_value(json_array_get(type, i));
+        object = object || (word && !strcmp(word, "object"));
+    }
+    snprintf(field, sizeof field, "%s.type", key);
+    return object || wrong(p, field, "\"object\"", type);
+}
+
+static bool check_parameters(const struct place *p, const char *key, const json_t *schema)
+{
+    const json_t *value;
+    const char *name;
+    char field[32], expected[96];
+    if ((given(schema) || p->shape == TOOLS_MESSAGES) && !json_is_object(schema))
+        return wrong(p, key, "an object", schema);
+    if (!check_type_of(p, key, json_object_get(schema, "type")))
+        return false;
+    snprintf(field, sizeof field, "%s.properties", key);
+    snprintf(expected, sizeof expected, "a name of 1 to %d bytes without <, > and line breaks", CALL_NAME_BYTES);
+    json_object_foreach(json_object_get(schema, "properties"), name, value)
+    {
+        if (p->dialect != REPLY_XML || call_name_fits(name))
+            continue;
+        json_t *found = json_string(name);
+        wrong(p, field, expected, found);
+        json_decref(found);
+        return false;
+    }
+    return true;
 }
 
 static bool check_one(const struct place *p, const json_t *tool, json_t *names)
@@ -72,16 +109,14 @@ static bool check_one(const struct place *p, const json_t *tool, json_t *names)
         return false;
     if (given(text) && !json_is_string(text))
         return wrong(p, "description", "a text", text);
-    if ((given(schema) || p->shape == TOOLS_MESSAGES) && !json_is_object(schema))
-        return wrong(p, key, "an object", schema);
     if (given(strict) && !json_is_boolean(strict))
         return wrong(p, "strict", "true or false", strict);
-    return true;
+    return check_parameters(p, key, schema);
 }
 
-bool tools_check(const json_t *tools, enum tools_shape shape, struct error *error)
+bool tools_check(const json_t *tools, enum tools_shape shape, enum reply_dialect dialect, struct error *error)
 {
-    struct place p = {shape, 0, error};
+    struct place p = {shape, dialect, 0, error};
     if (!json_is_array(tools))
         return error_set(error, "tools: an array is expected");
     json_t *names = json_object();

@@ -6,15 +6,15 @@
 #ifndef SERVER_TOOLS_H
 #define SERVER_TOOLS_H
 
-#include "runtime/error.h"
+#include "runtime/reply/reply.h"
 #include <jansson.h>
 #include <stdbool.h>
 
 enum tools_shape { TOOLS_CHAT, TOOLS_RESPONSES, TOOLS_MESSAGES };
 
 // Whether `tools` is an array of tools: of a type that there is, each with a name of its own, a text as description and an
-// object as schema where they are given. Whether the model can call any does not matter. false: error names the field and says
-// what is expected.
-bool tools_check(const json_t *tools, enum tools_shape shape, struct error *error);
+// object's schema where they are given. Whether the model can call any does not matter, but where it writes its calls in XML
+// (dialect), parameters need names that can be a marker's. false: error names the field and says what is expected.
+bool tools_check(const json_t *tools, enum tools_shape shape, enum reply_dialect dialect, struct error *error);
 
 #endif

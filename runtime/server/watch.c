@@ -7,6 +7,7 @@
 #include "runtime/server/exchange.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -30,6 +31,7 @@ struct watch {
     pthread_t thread;
     int poll, stop; // descriptors
     bool running;
+    atomic_bool *large;
     int first_free;                       // no free link has a lower number
     struct exchange *visited[LINKS_MOST]; // of the thread
     struct link link[LINKS_MOST];
@@ -97,6 +99,10 @@ static void sweep(struct watch *w)
         exchange_quiet(w->visited[--count]);
         exchange_drop(w->visited[count]);
     }
+#ifdef __GLIBC__
+    if (atomic_exchange(w->large, false))
+        malloc_trim(0); // a worker's heap else keeps all that it ever took
+#endif
 }
 
 static void *run(void *argument)
@@ -118,7 +124,7 @@ static void *run(void *argument)
     }
 }
 
-bool watch_open(struct watch **out, struct error *error)
+bool watch_open(struct watch **out, atomic_bool *large, struct error *error)
 {
     struct watch *w = calloc(1, sizeof *w);
     *out = NULL;
@@ -126,6 +132,7 @@ bool watch_open(struct watch **out, struct error *error)
         return error_set(error, "no memory for the connections");
     for (int i = 0; i < LINKS_MOST; i++)
         w->link[i].socket = -1;
+    w->large = large;
     pthread_mutex_init(&w->lock, NULL);
     w->poll = epoll_create1(EPOLL_CLOEXEC);
     w->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

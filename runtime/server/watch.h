@@ -10,11 +10,13 @@
 #define SERVER_WATCH_H
 
 #include "runtime/error.h"
+#include <stdatomic.h>
 
 struct watch;
 struct exchange;
 
-bool watch_open(struct watch **out, struct error *error);
+// large: set when a large request is over; then what the allocator kept of it goes back to the system.
+bool watch_open(struct watch **out, atomic_bool *large, struct error *error);
 void watch_close(struct watch *watch);
 
 // A connection and its socket; -1 when there are too many.
