@@ -6,6 +6,7 @@
 
 #include "runtime/grammar/match.h"
 #include "runtime/model.h"
+#include "tests/grammar_strict.h"
 #include "tests/tap.h"
 #include <stdlib.h>
 #include <string.h>
@@ -70,11 +71,7 @@ static bool accepts(struct grammar *g, const char *text)
 
 // ---- front ends ------------------------------------------------------------------------------------------------------------
 
-static const struct {
-    char kind;
-    const char *text;
-    const char *yes[8], *no[8];
-} languages[] = {
+static const struct language languages[] = {
     {'r', "a+b?|c{2,3}", {"a", "aaab", "cc", "ccc"}, {"", "b", "c", "cccc", "ab ", "abb"}},
     {'r', "^(?:\\d{1,3}\\.){3}\\d+$", {"1.22.333.4"}, {"1.2.3", "1.2.3.", "1234.1.1.1"}},
     {'r', "[^a-c\\]]\\x41.\\u00e9", {"dA-é", "éAéé"}, {"aA-é", "]A-é", "dA\né", "dB-é"}},
@@ -250,9 +247,9 @@ static const struct {
       "{\"name\": \"get\", \"arguments\": {\"n\": 3}}"}},
 };
 
-static void test_languages(void)
+static void test_languages(const struct language *languages, size_t count)
 {
-    for (size_t i = 0; i < sizeof languages / sizeof *languages; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct error error = {.text = ""};
         char detail[600] = "", name[80];
         struct grammar *g = make(languages[i].kind, languages[i].text, &error);
@@ -276,10 +273,7 @@ static void test_languages(void)
     }
 }
 
-static const struct {
-    char kind;
-    const char *text, *says;
-} refusals[] = {
+static const struct refusal refusals[] = {
     {'r', "a(", ") is missing"},
     {'r', "a)", ") without ("},
     {'r', "*a", "nothing to repeat"},
@@ -350,9 +344,9 @@ static bool survives(char kind, const char *open, const char *close, int depth)
     return good;
 }
 
-static void test_refusals(void)
+static void test_refusals(const struct refusal *refusals, size_t count)
 {
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    for (size_t i = 0; i < count; i++) {
         struct error error = {.text = ""};
         char name[100];
         struct grammar *g = make(refusals[i].kind, refusals[i].text, &error);
@@ -360,6 +354,10 @@ static void test_refusals(void)
         ok(!g && strstr(error.text, refusals[i].says), name, error.text);
         grammar_release(g);
     }
+}
+
+static void test_nesting(void)
+{
     ok(survives('r', "(", ")", 60000) && survives('t', "(", ")", 60000) && survives('r', "(a|", "b)", 60000) &&
            survives('s', "{\"items\":", "", 1) && survives('s', "{\"items\":", "{}}", 1) &&
            survives('r', "(", "{1,900})", 60) && survives('r', "(a|b)*", "a(a|b){900}", 1),
@@ -553,8 +551,11 @@ int main(void)
         ok(false, "the vocabulary opens", error.text);
         return done();
     }
-    test_languages();
-    test_refusals();
+    test_languages(languages, sizeof languages / sizeof *languages);
+    test_languages(strict_languages, sizeof strict_languages / sizeof *strict_languages);
+    test_refusals(refusals, sizeof refusals / sizeof *refusals);
+    test_refusals(strict_refusals, sizeof strict_refusals / sizeof *strict_refusals);
+    test_nesting();
     test_ambiguity();
     test_masks();
     test_red();

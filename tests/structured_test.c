@@ -211,6 +211,43 @@ static void test_limits(enum reply_dialect dialect, const char *title)
     over();
 }
 
+// Values that a strict tool's schema gives come out as those values.
+static void test_given(enum reply_dialect dialect, const char *title)
+{
+    static const char more[] =
+        "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,\"parameters\":{"
+        "\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x y\",1,null,true,[\"z\"]]},\"b\":{\"const\":7},"
+        "\"c\":{\"type\":[\"string\",\"boolean\"],\"enum\":[\"1\",false]}},\"required\":[\"a\",\"b\",\"c\"]}}}],"
+        "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}";
+    static const char *const values[][5] = {{"\"x y\"", "1", "null", "true", "[\"z\"]"}, {"7"}, {"\"1\"", "false"}};
+    static const char *const names[] = {"a", "b", "c"};
+    char name[120], detail[200] = "";
+    int ended = 0, wrong = 0;
+    server.style.dialect = dialect;
+    for (int i = 0; i < SEEDS / 2; i++) {
+        const bool whole = reply(chat(more, false), (uint64_t)i);
+        const struct answer *a = &exchange.answer;
+        json_t *arguments = whole && a->call_count == 1 ? json_loads(a->calls[0].arguments.bytes, 0, NULL) : NULL;
+        ended += whole;
+        for (int k = 0; whole && k < 3; k++) {
+            bool found = false;
+            for (int v = 0; v < 5 && values[k][v]; v++) {
+                json_t *value = json_loads(values[k][v], JSON_DECODE_ANY, NULL);
+                found = found || json_equal(value, json_object_get(arguments, names[k]));
+                json_decref(value);
+            }
+            wrong += !found;
+        }
+        if (whole)
+            snprintf(detail, sizeof detail, "%.180s", a->call_count ? a->calls[0].arguments.bytes : "no call");
+        json_decref(arguments);
+        over();
+    }
+    snprintf(name, sizeof name, "%s: given values of a strict tool come out as they are", title);
+    printf("# %d of %d came to their end\n", ended, SEEDS / 2);
+    ok(ended > 1 && wrong == 0, name, detail);
+}
+
 static void test_limits_of_messages(void)
 {
     static const char body[] =
@@ -457,6 +494,8 @@ int main(void)
     test_loose(REPLY_JSON, "JSON");
     test_limits(REPLY_XML, "XML");
     test_limits(REPLY_JSON, "JSON");
+    test_given(REPLY_XML, "XML");
+    test_given(REPLY_JSON, "JSON");
     test_limits_of_messages();
     test_either();
     test_refusals();

@@ -63,7 +63,7 @@ enum grammar_dialect {
 struct grammar_tool {
     const char *name;
     const json_t *parameters; // schema of the arguments, or NULL: any object
-    bool strict; // in XML, texts keep to pattern, format and lengths too, and have no <; else they are free
+    bool strict; // in XML, values that may be texts keep to the schema too, or it is refused; else they are free
 };
 // one: exactly one call, else one or more. otherwise: a schema whose value the reply may be instead, or NULL.
 bool grammar_tool_call(struct grammar **out, const struct grammar_vocabulary *vocabulary, enum grammar_dialect dialect,

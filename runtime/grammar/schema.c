@@ -48,6 +48,18 @@ int32_t schema_fail(struct schema_job *job, const char *format, ...)
     return form_fail(job->form, "schema, %s: %s", job->path, text);
 }
 
+int32_t schema_blame(struct schema_job *job, const char *keyword, int32_t first)
+{
+    static const char head[] = "regex, ";
+    struct error *error = job->form->error;
+    char cause[400];
+    if (!job->form->failed || !error || strncmp(error->text, head, sizeof head - 1))
+        return first;
+    snprintf(cause, sizeof cause, "%.390s", error->text + sizeof head - 1);
+    error_set(error, "schema, %s: %s, %s", job->path, keyword, cause);
+    return -1;
+}
+
 size_t schema_down(struct schema_job *job, const char *name)
 {
     const size_t before = strlen(job->path);
@@ -183,7 +195,7 @@ static int type_of(const json_t *value)
 }
 
 // Texts and the like share their beginnings; lists and objects have blanks and are built one by one.
-static int32_t values(struct schema_job *job, const json_t *list, int types, int32_t next)
+static int32_t values(struct schema_job *job, const json_t *list, int32_t next)
 {
     struct form *f = job->form;
     const size_t n = json_array_size(list);
@@ -192,8 +204,6 @@ static int32_t values(struct schema_job *job, const json_t *list, int types, int
     int32_t all = -1;
     for (size_t i = 0; words && i < n && !f->failed; i++) {
         const json_t *value = json_array_get(list, i);
-        if (!(type_of(value) & types))
-            continue;
         char *text = json_is_string(value) ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
         if (text)
             words[count++] = (struct form_word){text, strlen(text), next};
@@ -223,24 +233,31 @@ static bool check_given(struct schema_job *job, const json_t *flat)
     return true;
 }
 
+const json_t *schema_given(struct schema_job *job, const json_t *flat)
+{
+    const json_t *one = json_object_get(flat, "const"), *list = json_object_get(flat, "enum");
+    const int types = schema_type_set(job, flat);
+    json_t *allowed = json_array();
+    if (!allowed || json_array_append_new(job->made, allowed))
+        return form_fail(job->form, "no memory for a grammar"), NULL;
+    if (!check_given(job, flat) || job->form->failed)
+        return NULL;
+    if (list && !json_is_array(list))
+        return schema_fail(job, "enum must be a list of values"), NULL;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *value = json_array_get(list, i);
+        if ((type_of(value) & types) && (!one || json_equal(one, value)))
+            json_array_append(allowed, value);
+    }
+    if (!list && (type_of(one) & types))
+        json_array_append(allowed, (json_t *)(uintptr_t)one);
+    return allowed;
+}
+
 static int32_t given(struct schema_job *job, const json_t *flat, int32_t next)
 {
-    json_t *one = json_object_get(flat, "const"), *list = json_object_get(flat, "enum");
-    const int types = schema_type_set(job, flat);
-    if (!check_given(job, flat) || job->form->failed)
-        return -1;
-    if (list && !json_is_array(list))
-        return schema_fail(job, "enum must be a list of values");
-    if (one && list) {
-        bool found = false;
-        for (size_t i = 0; i < json_array_size(list); i++)
-            found = found || json_equal(one, json_array_get(list, i));
-        if (!found)
-            return form_never(job->form);
-    }
-    if (!one)
-        return values(job, list, types, next);
-    return type_of(one) & types ? jform_constant(&job->json, one, 0, next) : form_never(job->form);
+    const json_t *list = schema_given(job, flat);
+    return list ? values(job, list, next) : -1;
 }
 
 // ---- a schema ----------------------------------------------------------------------------------------------------------------

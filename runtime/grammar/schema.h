@@ -53,6 +53,8 @@ void schema_close(struct schema_job *job);
 
 // What a schema stands for, and then next.
 int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, int32_t next);
+// The values that a flat schema with enum or const allows, as a list that the job owns; NULL: failed.
+const json_t *schema_given(struct schema_job *job, const json_t *flat);
 // Defines the rules of all references that were met. Call last.
 void schema_define(struct schema_job *job);
 
@@ -64,6 +66,8 @@ bool schema_charge(struct schema_job *job, int64_t work);
 
 // A message that begins with the place; returns -1.
 int32_t schema_fail(struct schema_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// Puts the place and the keyword before the message of an expression that could not be read, if there is one; returns `first`.
+int32_t schema_blame(struct schema_job *job, const char *keyword, int32_t first);
 // Adds /name to the path; returns what schema_up takes to go back.
 size_t schema_down(struct schema_job *job, const char *name);
 void schema_up(struct schema_job *job, size_t before);

@@ -123,9 +123,10 @@ static int32_t other_name(struct schema_job *job, const struct object *o, int32_
             json_array_append_new(job->made, text);
         return names ? schema_value(job, names, 0, next) : -1;
     }
-    if (o->pattern)
-        return form_text(f, "\"", 1,
-                         regex_build(f, o->pattern, strlen(o->pattern), true, TREE_JSON, form_text(f, "\"", 1, next)));
+    if (o->pattern) {
+        next = regex_build(f, o->pattern, strlen(o->pattern), true, TREE_JSON, form_text(f, "\"", 1, next));
+        return schema_blame(job, "patternProperties", form_text(f, "\"", 1, next));
+    }
     if (o->count == 0)
         return jform_string(&job->json, next);
     const char **names = calloc(o->count, sizeof *names);

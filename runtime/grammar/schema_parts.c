@@ -44,7 +44,7 @@ static int32_t quoted(struct schema_job *job, const char *pattern, size_t bytes,
     struct form *f = job->form;
     const int32_t rule = form_rule(f), end = form_text(f, "\"", 1, form_return(f));
     form_define(f, rule, form_text(f, "\"", 1, regex_build(f, pattern, bytes, search, TREE_JSON, end)));
-    return form_call(f, rule, next);
+    return schema_blame(job, "pattern", form_call(f, rule, next));
 }
 
 // The expression of a string that is not of any text: of its pattern, or its format's. NULL: there is none, or failed.
@@ -89,9 +89,9 @@ static bool read_limits(struct schema_job *job, const json_t *schema, struct lim
     // A length beside an expression must follow from it.
     if (l->text && (l->least > 0 || l->most != FORM_ENDLESS) &&
         (!regex_lengths(job->form, l->text, l->bytes, l->search, &low, &high) || low < l->least || high > l->most))
-        return schema_fail(job, "minLength and maxLength are supported only where the pattern or format keeps them"),
-               false;
-    return true;
+        schema_fail(job, "minLength and maxLength are supported only where the pattern or format keeps them");
+    schema_blame(job, "pattern", 0);
+    return !job->form->failed;
 }
 
 int32_t schema_string(struct schema_job *job, const json_t *schema, int32_t next)
@@ -133,7 +133,7 @@ int32_t schema_text(struct schema_job *job, const json_t *schema, const char *cl
     form_define(f, rule,
                 l.text ? regex_build(f, l.text, l.bytes, l.search, TREE_BETWEEN, end)
                        : characters(f, l.least, l.most, end));
-    return form_call(f, rule, next);
+    return schema_blame(job, "pattern", form_call(f, rule, next));
 }
 
 // ---- numbers ---------------------------------------------------------------------------------------------------------------

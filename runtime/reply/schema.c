@@ -8,7 +8,10 @@
 #include "runtime/reply/json_stream.h"
 #include <strings.h>
 
-enum { SCHEMA_DEPTH = 16 };
+enum {
+    SCHEMA_DEPTH = 16,
+    SCHEMA_VISITED = 1 << 14
+}; // schemas that are looked at for one parameter; behind that any type
 
 const json_t *tools_find(const json_t *tools, const char *name, size_t bytes)
 {
@@ -65,21 +68,21 @@ static const json_t *resolve(const json_t *root, const char *reference)
     return root;
 }
 
-static unsigned types_at(const json_t *root, const json_t *schema, int depth);
+static unsigned types_at(const json_t *root, const json_t *schema, int depth, int *left);
 
-static unsigned types_of_all(const json_t *root, const json_t *list, bool all, int depth)
+static unsigned types_of_all(const json_t *root, const json_t *list, bool all, int depth, int *left)
 {
     unsigned types = all ? PARAMETER_ANY : 0;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        unsigned one = types_at(root, json_array_get(list, i), depth);
+        unsigned one = types_at(root, json_array_get(list, i), depth, left);
         types = all ? types & one : types | one;
     }
     return types;
 }
 
-static unsigned types_at(const json_t *root, const json_t *schema, int depth)
+static unsigned types_at(const json_t *root, const json_t *schema, int depth, int *left)
 {
-    if (!json_is_object(schema) || depth == SCHEMA_DEPTH)
+    if (!json_is_object(schema) || depth == SCHEMA_DEPTH || --*left < 0)
         return PARAMETER_ANY;
     const json_t *type = json_object_get(schema, "type"), *list;
     unsigned types = type_of_name(json_string_value(type));
@@ -89,7 +92,7 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth)
         return types;
     const json_t *reference = resolve(root, json_string_value(json_object_get(schema, "$ref")));
     if (reference)
-        return types_at(root, reference, depth + 1);
+        return types_at(root, reference, depth + 1, left);
     list = json_object_get(schema, "enum");
     for (size_t i = 0; i < json_array_size(list); i++)
         types |= type_of_value(json_array_get(list, i));
@@ -98,9 +101,9 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth)
     if (types)
         return types;
     if ((list = json_object_get(schema, "anyOf")) || (list = json_object_get(schema, "oneOf")))
-        types = types_of_all(root, list, false, depth + 1);
+        types = types_of_all(root, list, false, depth + 1, left);
     else if ((list = json_object_get(schema, "allOf")))
-        types = types_of_all(root, list, true, depth + 1);
+        types = types_of_all(root, list, true, depth + 1, left);
     return types ? types : PARAMETER_ANY;
 }
 
@@ -122,9 +125,10 @@ bool schema_declares(const json_t *function, const char *key, size_t bytes)
 unsigned schema_types(const json_t *function, const char *key, size_t bytes)
 {
     const json_t *root = json_object_get(function, "parameters"), *schema = property(function, key, bytes);
+    int left = SCHEMA_VISITED;
     if (!schema)
         schema = json_object_get(root, "additionalProperties");
-    return json_is_object(schema)           ? types_at(root, schema, 0)
+    return json_is_object(schema)           ? types_at(root, schema, 0, &left)
            : schema && json_is_true(schema) ? PARAMETER_ANY
                                             : PARAMETER_STRING;
 }

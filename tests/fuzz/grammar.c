@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // libFuzzer target: schemas, regular expressions, grammar texts and tool calls, and replies under what compiles.
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. tests/fuzz/grammar.c runtime/grammar/*.c -o fuzz_grammar -ljansson -lxxhash
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. tests/fuzz/grammar.c runtime/grammar/*.c runtime/reply/{schema,json_stream,json_text}.c -o fuzz_grammar -ljansson -lxxhash
 //   ./fuzz_grammar -max_len=600 -timeout=10 -max_total_time=60 tests/fuzz/corpus/grammar
 // The first byte chooses the kind, the second seeds a walk. Invariants: no crash, no leak, an error says something; a mask is what
 // trying every token says; a place is no dead end; whatever the text is, compiling and walking end soon.
