@@ -163,6 +163,16 @@ static void test_loose(enum reply_dialect dialect, const char *title)
         wrong += !ask(chat_handle, chat(more, false), NULL);
         over();
     }
+    // Beside a strict tool, and beside a form.
+    static const char *const beside[] = {"\"tool_choice\":\"required\",\"tools\":[{\"type\":\"function\",\"function\":{"
+                                         "\"name\":\"other\",\"strict\":true}},",
+                                         "\"response_format\":{\"type\":\"json_object\"},\"tools\":["};
+    for (int i = 0; i < 2; i++) {
+        snprintf(more, sizeof more, "{%s{\"type\":\"function\",\"function\":{\"name\":\"get\",\"parameters\":%s}}]}",
+                 beside[i], schemas[0]);
+        wrong += !ask(chat_handle, chat(more, false), NULL);
+        over();
+    }
     snprintf(name, sizeof name, "%s: and none of those is refused", title);
     ok(wrong == 0, name, NULL);
     snprintf(more, sizeof more, tool, "true", schemas[0]);

@@ -219,7 +219,7 @@ static char *key_of(const struct exchange *x, const struct wish *w)
 }
 
 // The job's grammar: one that is kept, or a new one. False: error says why.
-static bool fulfil(struct exchange *x, const struct wish *w, struct job *job, struct error *error)
+static bool fulfil(struct exchange *x, struct wish *w, struct job *job, struct error *error)
 {
     struct structured *s = x->server->structured;
     char *key = key_of(x, w);
@@ -233,6 +233,64 @@ static bool fulfil(struct exchange *x, const struct wish *w, struct job *job, st
     }
     free(key);
     return job->grammar != NULL;
+}
+
+// The names of a tool's parameters and which of them are required, and nothing of what the values are; of one that names none, NULL.
+static json_t *names_of(const json_t *schema)
+{
+    const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
+    json_t *names = json_object(), *needed = json_array(), *value;
+    const char *name;
+    size_t i;
+    if (!json_is_object(properties)) {
+        json_decref(names);
+        json_decref(needed);
+        return NULL;
+    }
+    json_object_foreach((json_t *)(uintptr_t)properties, name, value)
+    {
+        if (!json_is_false(value) && call_name_fits(name))
+            json_object_set_new(names, name, json_object());
+    }
+    json_array_foreach((json_t *)(uintptr_t)required, i, value)
+    {
+        if (json_is_string(value) && json_object_get(names, json_string_value(value)))
+            json_array_append(needed, value);
+    }
+    return json_pack("{s:s, s:o, s:o}", "type", "object", "properties", names, "required", needed);
+}
+
+// The tools as far as they can always be followed, but for strict ones, which stay as they are; NULL: no memory.
+static json_t *loosened(const json_t *tools)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; all && i < json_array_size(tools); i++) {
+        json_t *tool = json_array_get(tools, i);
+        const json_t *function = json_object_get(tool, "function");
+        if (json_is_true(json_object_get(function, "strict"))) {
+            json_array_append(all, tool);
+            continue;
+        }
+        json_t *one = json_pack("{s:{s:O?, s:o*}}", "function", "name", json_object_get(function, "name"), "parameters",
+                                names_of(json_object_get(function, "parameters")));
+        if (json_array_append_new(all, one)) {
+            json_decref(all);
+            all = NULL;
+        }
+    }
+    return all;
+}
+
+// The same for calls: where the tools cannot be followed, as far as they can be.
+static bool fulfil_calls(struct exchange *x, struct wish *w, struct job *job, struct error *error)
+{
+    if (fulfil(x, w, job, error))
+        return true;
+    json_t *loose = loosened(w->tools);
+    w->tools = loose;
+    const bool good = loose && fulfil(x, w, job, error);
+    json_decref(loose);
+    return good;
 }
 
 static void wish_for(struct wish *w, enum kind kind, const char *param, const json_t *value)
@@ -377,74 +435,20 @@ bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools,
     }
     if (good && w.count == 1 && job->ignore_end)
         good = bad(x, "ignore_eos", "a reply that follows a form ends where that ends: leave it out");
-    if (good && w.count == 1 && !fulfil(x, &w, job, &error))
+    if (good && w.count == 1 && !(w.kind == KIND_CALLS ? fulfil_calls : fulfil)(x, &w, job, &error))
         good = bad(x, w.param, error.text);
     json_decref(parsed);
     json_decref(object);
     return good;
 }
 
-// The names of a tool's parameters and which of them are required, and nothing of what the values are; of one that names none, NULL.
-static json_t *names_of(const json_t *schema)
-{
-    const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
-    json_t *names = json_object(), *needed = json_array(), *value;
-    const char *name;
-    size_t i;
-    if (!json_is_object(properties)) {
-        json_decref(names);
-        json_decref(needed);
-        return NULL;
-    }
-    json_object_foreach((json_t *)(uintptr_t)properties, name, value)
-    {
-        if (!json_is_false(value) && call_name_fits(name))
-            json_object_set_new(names, name, json_object());
-    }
-    json_array_foreach((json_t *)(uintptr_t)required, i, value)
-    {
-        if (json_is_string(value) && json_object_get(names, json_string_value(value)))
-            json_array_append(needed, value);
-    }
-    return json_pack("{s:s, s:o, s:o}", "type", "object", "properties", names, "required", needed);
-}
-
-// The tools as far as they can always be followed; NULL: no memory.
-static json_t *loosened(const json_t *tools)
-{
-    json_t *all = json_array();
-    for (size_t i = 0; all && i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function");
-        json_t *one = json_pack("{s:{s:O?, s:o*}}", "function", "name", json_object_get(function, "name"), "parameters",
-                                names_of(json_object_get(function, "parameters")));
-        if (json_array_append_new(all, one)) {
-            json_decref(all);
-            all = NULL;
-        }
-    }
-    return all;
-}
-
 bool structured_calls(struct exchange *x, const json_t *tools, const char *name, bool parallel, struct job *job)
 {
     struct wish w = {.kind = KIND_CALLS, .param = "tools", .tools = tools, .name = name, .one = name || !parallel};
     struct error error = {0};
-    bool strict = false;
     if (!x->server->structured || x->server->style.dialect == REPLY_PLAIN)
         return true;
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function");
-        strict = strict || json_is_true(json_object_get(function, "strict"));
-    }
     if (job->ignore_end)
         return bad(x, "ignore_eos", "a call that is asked for ends where it ends: leave it out");
-    if (fulfil(x, &w, job, &error))
-        return true;
-    if (strict)
-        return bad(x, "tools", error.text);
-    json_t *loose = loosened(tools);
-    w.tools = loose;
-    const bool good = loose && fulfil(x, &w, job, &error);
-    json_decref(loose);
-    return good || bad(x, "tools", error.text);
+    return fulfil_calls(x, &w, job, &error) || bad(x, "tools", error.text);
 }

@@ -25,7 +25,7 @@ bool structured_ask(struct exchange *x, const json_t *root, const json_t *tools,
 bool structured_check(struct exchange *x, const json_t *root);
 
 // The grammar of a call of one of the tools, of `name` alone where it is not NULL; several calls where parallel.
-// Where the schemas cannot be compiled and no tool is strict, the call has a tool's name and its parameters' names, with
+// Where the schemas cannot be compiled, a call of a tool that is not strict has the tool's name and its parameters' names, with
 // any values. job->grammar stays NULL where replies cannot be held to a form: the caller then asks for the call by its
 // beginning. false: an error was sent.
 bool structured_calls(struct exchange *x, const json_t *tools, const char *name, bool parallel, struct job *job);
