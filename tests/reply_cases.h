@@ -11,7 +11,7 @@ struct reply_case {
     const char *name;
     enum reply_dialect dialect;
     const char *text, *expected;
-    bool reasoning, no_tools, one_call;
+    bool reasoning, no_tools, one_call, asked;
     const char *stop[4]; // NULL behind the last
 };
 
@@ -98,6 +98,13 @@ static const struct reply_case reply_cases[] = {
     {"a call cut behind a sign that is text", REPLY_XML, "<tool_call>\n<function=write_file>\n<parameter=path>\np <",
      "0:write_file{\"path\":\"p <\"}"},
     {"a second call cut in its marker", REPLY_XML, "a\n" XML("bare", "") "\n<tool", "C(a)0:bare{}"},
+    {"a second call cut before it begins", REPLY_XML, XML("bare", "") "\n<tool_call>\n<function=ba", "0:bare{}"},
+    {"a second JSON call cut before it begins", REPLY_JSON,
+     "<tool_call>{\"name\": \"bare\"}</tool_call>\n<tool_call>\n{\"na", "0:bare{}"},
+    {"a second call that is none", REPLY_XML, XML("bare", "") "<tool_call>\n<fun>", "0:bare{}C(<tool_call>\n<fun>)"},
+    {"a call that is asked for, cut before it begins", REPLY_XML, "hm</think>\n\n<tool_call>\n<", "R(hm)",
+     .reasoning = true, .asked = true},
+    {"a JSON call that is asked for, cut before it begins", REPLY_JSON, "<tool_call>\n", "", .asked = true},
     {"a sign behind a call that is text", REPLY_XML, XML("bare", "") "\n<too much", "0:bare{}C(<too much)"},
     {"a call cut between parameters", REPLY_XML, "<tool_call>\n<function=write_file>\n" PARAMETER("path", "p") "<para",
      "0:write_file{\"path\":\"p\"}"},
@@ -209,6 +216,7 @@ static inline struct reply_options options_of(const struct reply_case *c, const 
                               .reasoning_close = "</think>",
                               .tools = c->no_tools ? NULL : tools,
                               .stop = c->stop,
+                              .call_asked = c->asked,
                               .parallel_calls = !c->one_call};
     while (c->stop[o.stop_count])
         o.stop_count++;

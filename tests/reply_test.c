@@ -197,6 +197,7 @@ static void random_texts(const json_t *tools, int rounds)
             bytes_text(&text, reply_pieces[random_below(sizeof reply_pieces / sizeof *reply_pieces)]);
         struct reply_options o = {.dialect = (enum reply_dialect)random_below(3),
                                   .reasoning = random_below(2),
+                                  .call_asked = random_below(2),
                                   .reasoning_open = "<think>",
                                   .reasoning_close = "</think>",
                                   .tools = tools,

@@ -105,7 +105,7 @@ static void sink(void *user, const struct reply_event *event)
 static json_t *read_reply(const struct reply_style *style, json_t *tools, bool reasons, const char *text)
 {
     struct reply_options options = {
-        style->dialect, reasons, style->reasoning_open, style->reasoning_close, tools, NULL, 0, true};
+        style->dialect, reasons, style->reasoning_open, style->reasoning_close, tools, NULL, 0, true, false};
     struct message m = {.calls = json_array()};
     struct reply *reply = reply_new(&options, NULL);
     reply_feed(reply, text, strlen(text), sink, &m);

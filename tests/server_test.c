@@ -278,7 +278,7 @@ static void bodies(void)
         {"{\"a\":1,\"a\":2}", "not valid JSON"},
         {"{\"a\":1e400}", "not valid JSON"},
         {"{\"a\":NaN}", "not valid JSON"},
-        {"{\"a\":\"\\u0000\"}", "line 1, column 13: the character \\u0000 (NUL) cannot be"},
+        {"{\"a\":\"\\u0000\"}", "the body, line 1, column 13: the character \\u0000 (NUL) cannot be"},
         {"{\"a\\u0000\":1}", "the character \\u0000 (NUL) cannot be"},
         {"{\"a\":\"\xff\xfe\"}", "not valid JSON"},
         {"{\"a\":99999999999999999999}", "not valid JSON"},

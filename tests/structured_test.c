@@ -304,7 +304,7 @@ static void test_refusals(void)
         {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":null}}}",
          "json_schema must be an object"},
         {"{\"response_format\":{}}", "type must be one of"},
-        {"{\"guided_json\":\"{\"}", "no JSON schema"},
+        {"{\"guided_json\":\"{\"}", "guided_json: the text is not valid JSON"},
         {"{\"guided_regex\":\"(\"}", ") is missing"},
         {"{\"guided_choice\":[]}", "at least one text"},
         {"{\"guided_choice\":[1]}", "array of texts"},

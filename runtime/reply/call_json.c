@@ -91,6 +91,8 @@ static enum step open_step(struct reply *reply)
         return STEP_BAD;
     if (match == MATCH_PART && !reply->final)
         return STEP_MORE;
+    if (match == MATCH_PART && !name)
+        return STEP_CUT;
     if (match == MATCH_FULL) {
         char copy[CALL_NAME_BYTES];
         memcpy(copy, name, bytes);

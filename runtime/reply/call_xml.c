@@ -99,8 +99,8 @@ static enum step open_step(struct reply *reply)
     size_t bytes = 0;
     char name[CALL_NAME_BYTES + 1];
     enum match match = head(&c, &text, &bytes);
-    if (match == MATCH_PART && !reply->final)
-        return STEP_MORE;
+    if (match == MATCH_PART)
+        return reply->final ? STEP_CUT : STEP_MORE;
     if (match != MATCH_FULL)
         return STEP_BAD;
     const json_t *function = tools_find(reply->options.tools, text, bytes);

@@ -26,7 +26,8 @@ enum reply_state {
 enum step {
     STEP_MORE, // nothing until there is more text
     STEP_ON,   // something was consumed or the state changed
-    STEP_BAD   // of a call that has not begun: it is none
+    STEP_BAD,  // of a call that has not begun: it is none
+    STEP_CUT   // the same, since the reply ends in its beginning
 };
 
 enum value_kind_of_call {
@@ -71,6 +72,7 @@ struct reply {
     struct bytes arguments; // of an event to come
     int calls, calls_whole;
     bool call_cut;
+    bool follows; // the call that is read stands directly behind another one
     struct call call;
 
     // A call inside a think block counts only if the block is never closed: its events wait, and so does its text.

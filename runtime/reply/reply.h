@@ -45,6 +45,7 @@ struct reply_options {
     const char *const *stop;                      // NUL-terminated, none empty
     int stop_count;                               // at most REPLY_STOPS
     bool parallel_calls;                          // false: the reply ends with its first whole call
+    bool call_asked;                              // the reply is calls: one that is cut before it begins is no content
 };
 
 enum { REPLY_STOPS = 64 };
@@ -68,7 +69,8 @@ struct reply *reply_new(const struct reply_options *options, struct error *error
 bool reply_feed(struct reply *reply, const char *bytes, size_t count, reply_sink *sink, void *user);
 
 // The reply is over: gives out what was held back, but for a character that was cut short. A call whose arguments were begun is
-// closed so that they are valid JSON; one that had not come that far is content.
+// closed so that they are valid JSON; one that had not come that far is content, but left out where nothing but calls can come: where
+// they are asked for, and directly behind another call.
 void reply_end(struct reply *reply, reply_sink *sink, void *user);
 void reply_free(struct reply *reply);
 

@@ -105,8 +105,18 @@ static enum step text_step(struct reply *reply)
         }
         return STEP_MORE;
     }
+    reply->follows = false;
     reply->state = REPLY_CALL;
     return STEP_ON;
+}
+
+// The beginning of a call in which the reply ends is no content.
+static enum step leave_out(struct reply *reply)
+{
+    reply_consume(reply, reply->text.size);
+    call_free(reply);
+    reply->state = REPLY_AFTER_CALL;
+    return STEP_MORE;
 }
 
 // Behind a call: another one, or text, which ends a think block's hope to be one of calls.
@@ -121,12 +131,11 @@ static enum step after_step(struct reply *reply)
     const enum match next = text_match(reply->text.data, reply->text.size, "<tool_call>");
     if (next == MATCH_PART && !reply->final)
         return STEP_MORE;
-    if (next == MATCH_PART && !reply->tentative) { // a call that was cut before it began is no content
-        reply_consume(reply, reply->text.size);
-        return STEP_MORE;
-    }
+    if (next == MATCH_PART && !reply->tentative)
+        return leave_out(reply);
     if (!reply->tentative) {
-        reply->state = REPLY_TEXT;
+        reply->follows = next == MATCH_FULL;
+        reply->state = reply->follows ? REPLY_CALL : REPLY_TEXT;
         return STEP_ON;
     }
     enum marker marker;
@@ -160,6 +169,9 @@ static enum step call_step(struct reply *reply)
     if (reply->call.dialect == REPLY_PLAIN)
         return STEP_MORE;
     enum step step = reply->call.dialect == REPLY_XML ? call_xml_step(reply) : call_json_step(reply);
+    if (step == STEP_CUT && !reply->tentative && (reply->follows || reply->options.call_asked))
+        return leave_out(reply);
+    step = step == STEP_CUT ? STEP_BAD : step;
     if (step != STEP_BAD || reply->tentative)
         return step;
     // None after all. Its marker is content, and what follows is looked at again.

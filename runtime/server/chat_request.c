@@ -136,6 +136,7 @@ bool chat_request_read(struct exchange *x, struct chat_request *r, json_t *root,
         .tools = r->conversation.tools,
         .stop = r->stops.text,
         .stop_count = r->stops.count,
+        .call_asked = must,
         .parallel_calls = parallel(&f),
     };
     return true;

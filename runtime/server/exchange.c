@@ -246,7 +246,7 @@ void exchange_error(struct exchange *x, int status, const char *type, const char
 json_t *exchange_input(struct exchange *x)
 {
     struct error error = {0};
-    json_t *root = input_parse(x->body, x->body_bytes, &error);
+    json_t *root = input_parse("the body", x->body, x->body_bytes, &error);
     if (!root)
         exchange_error(x, 400, NULL, NULL, NULL, "%s", error.text);
     return root;

@@ -11,7 +11,7 @@
 // ---- JSON --------------------------------------------------------------------------------------------------------------------
 
 // Depth and number of values, before any of them is made. Text that is no JSON may be counted wrong; the parser refuses it.
-static bool measure(const char *body, size_t bytes, struct error *error)
+static bool measure(const char *what, const char *body, size_t bytes, struct error *error)
 {
     int depth = 0;
     int64_t values = 1;
@@ -28,17 +28,17 @@ static bool measure(const char *body, size_t bytes, struct error *error)
         if (c == '"')
             in_text = true;
         else if ((c == '{' || c == '[') && ++depth > INPUT_DEPTH)
-            return error_set(error, "the body is nested more than %d deep", INPUT_DEPTH);
+            return error_set(error, "%s is nested more than %d deep", what, INPUT_DEPTH);
         else if (c == '}' || c == ']')
             depth--;
         if ((c == ',' || c == ':' || c == '{' || c == '[') && ++values > INPUT_VALUES)
-            return error_set(error, "the body has more than %d values", INPUT_VALUES);
+            return error_set(error, "%s has more than %d values", what, INPUT_VALUES);
     }
     return true;
 }
 
 // What is wrong with a text that the parser refused, in a line of ours.
-static void explain(const json_error_t *cause, struct error *error)
+static void explain(const char *what, const json_error_t *cause, struct error *error)
 {
     char text[JSON_ERROR_TEXT_LENGTH];
     snprintf(text, sizeof text, "%s", cause->text);
@@ -47,30 +47,30 @@ static void explain(const json_error_t *cause, struct error *error)
     const enum json_error_code code = json_error_code(cause);
     if (code == json_error_null_character || code == json_error_null_byte_in_key)
         error_set(error,
-                  "line %d, column %d: the character \\u0000 (NUL) cannot be in a text here; leave it out or write "
+                  "%s, line %d, column %d: the character \\u0000 (NUL) cannot be in a text here; leave it out or write "
                   "\\ufffd for it",
-                  cause->line, cause->column);
+                  what, cause->line, cause->column);
     else
-        error_set(error, "the body is not valid JSON: line %d, column %d: %s", cause->line, cause->column, text);
+        error_set(error, "%s is not valid JSON: line %d, column %d: %s", what, cause->line, cause->column, text);
 }
 
-json_t *input_parse(const char *body, size_t bytes, struct error *error)
+json_t *input_parse(const char *what, const char *body, size_t bytes, struct error *error)
 {
     json_error_t cause;
     if (!bytes) {
-        error_set(error, "the body is empty; a JSON object is expected");
+        error_set(error, "%s is empty; a JSON object is expected", what);
         return NULL;
     }
-    if (!measure(body, bytes, error))
+    if (!measure(what, body, bytes, error))
         return NULL;
     json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
     if (!root) {
-        explain(&cause, error);
+        explain(what, &cause, error);
         return NULL;
     }
     if (!json_is_object(root)) {
         char shown[80];
-        error_set(error, "the body must be a JSON object, found %s", input_show(root, shown));
+        error_set(error, "%s must be a JSON object, found %s", what, input_show(root, shown));
         json_decref(root);
         return NULL;
     }

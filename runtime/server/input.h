@@ -14,8 +14,8 @@
 enum { INPUT_DEPTH = 64, INPUT_VALUES = 1 << 20 };
 
 // Parses a body: one JSON object, keys distinct, UTF-8, at most INPUT_DEPTH deep with at most INPUT_VALUES values. NULL with the
-// reason in error.
-json_t *input_parse(const char *body, size_t bytes, struct error *error);
+// reason in error, which calls it `what`: "the body".
+json_t *input_parse(const char *what, const char *body, size_t bytes, struct error *error);
 
 enum field {
     FIELD_MAX_TOKENS,

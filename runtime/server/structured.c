@@ -378,9 +378,9 @@ static bool parse_schema(struct exchange *x, struct wish *w, json_t **parsed)
     if (w->kind != KIND_SCHEMA || !json_is_string(w->value))
         return true;
     struct error error;
-    *parsed = input_parse(json_string_value(w->value), json_string_length(w->value), &error);
+    *parsed = input_parse("the text", json_string_value(w->value), json_string_length(w->value), &error);
     w->value = *parsed;
-    return *parsed || bad(x, w->param, "the text is no JSON schema");
+    return *parsed || bad(x, w->param, error.text);
 }
 
 static bool check_value(struct exchange *x, const struct wish *w)

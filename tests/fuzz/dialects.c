@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (size < 1)
         return 0;
-    json_t *body = input_parse((const char *)data + 1, size - 1, &error);
+    json_t *body = input_parse("the body", (const char *)data + 1, size - 1, &error);
     if (!body)
         return 0;
     if (ask(handlers[data[0] % 4], body, NULL)) {

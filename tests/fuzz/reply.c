@@ -67,6 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                     .tools = tools,
                                     .stop = stops,
                                     .stop_count = data[2] % 4,
+                                    .call_asked = data[1] & 8,
                                     .parallel_calls = data[1] & 4};
     const char *text = (const char *)data + 4;
     struct record whole = read_in(&options, text, size - 4, SIZE_MAX / 2);

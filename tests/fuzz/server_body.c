@@ -37,7 +37,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error error = {0};
     struct fields fields;
     char shown[80];
-    json_t *root = input_parse((const char *)data, size, &error);
+    json_t *root = input_parse("the body", (const char *)data, size, &error);
     if (!root) {
         if (!*error.text || strchr(error.text, '\n'))
             abort();
