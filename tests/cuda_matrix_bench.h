@@ -2,7 +2,8 @@
 //
 // Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets
 // that the L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode,
-// prompt (both classes without), or few: the products of prompts of few rows, with 512 and 2,048 beside.
+// prompt (both classes without), few: the products of prompts of few rows, with 512 and 2,048 beside, or experts: those of
+// prompts.
 
 #ifndef CUDA_MATRIX_BENCH_H
 #define CUDA_MATRIX_BENCH_H
@@ -192,11 +193,11 @@ static void bench_linear(int encoding, int bits, int group, int n, int k, int ro
     put_back(0);
 }
 
-// 512 experts, `slots` a row, all different while there are enough.
-static void bench_experts(int encoding, int bits, int group, int inner, int k, int rows, int slots, int row_class,
-                          double ceiling)
+// `experts` experts, `slots` a row, all different while there are enough.
+static void bench_experts_of(int experts, int encoding, int bits, int group, int inner, int k, int rows, int slots,
+                             int row_class, double ceiling)
 {
-    const int EXPERTS = 512;
+    const int EXPERTS = experts;
     struct weight up = {encoding, bits, group, inner, k, NULL, NULL, NULL, 0, 0}, down = up;
     down.n = k;
     down.k = inner;
@@ -255,6 +256,26 @@ static void bench_experts(int encoding, int bits, int group, int inner, int k, i
     put_back(0);
 }
 
+static void bench_experts(int encoding, int bits, int group, int inner, int k, int rows, int slots, int row_class,
+                          double ceiling)
+{
+    bench_experts_of(512, encoding, bits, group, inner, k, rows, slots, row_class, ceiling);
+}
+
+// Experts of prompts: Flash Next's, and those of Qwen3.5-35B-A3B; of the numbers of rows given, or of some.
+static void bench_prompt_experts(int count, char **arguments, double ceiling)
+{
+    static const int some[] = {32, 64, 128, 256, 512, 1024, 2048};
+    const int all = count > 0 ? count : (int)(sizeof some / sizeof *some);
+    for (int i = 0; i < 2 * all; i++) {
+        const int rows = count > 0 ? atoi(arguments[i % all]) : some[i % all];
+        if (i < all)
+            bench_experts(ENC_NVFP4, 4, 0, 640, 2560, rows, 10, CLASS_PROMPT, ceiling);
+        else
+            bench_experts_of(256, ENC_AFFINE, 4, 64, 512, 2048, rows, 8, CLASS_PROMPT, ceiling);
+    }
+}
+
 static const struct {
     int encoding, bits, group;
 } bench_codes[] = {
@@ -285,6 +306,10 @@ static int bench(int count, char **arguments)
     bool decode_only = count > 0 && strcmp(arguments[0], "decode") == 0;
     if (count > 0 && strcmp(arguments[0], "few") == 0) {
         bench_few(ceiling);
+        return 0;
+    }
+    if (count > 0 && strcmp(arguments[0], "experts") == 0) {
+        bench_prompt_experts(count - 1, arguments + 1, ceiling);
         return 0;
     }
     for (int c = 0; c < (int)(sizeof bench_codes / sizeof *bench_codes) && !prompt_only; c++) {

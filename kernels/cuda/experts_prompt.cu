@@ -9,43 +9,61 @@
 
 enum { EXPERT_NT = 8, EXPERT_ROWS = EXPERT_NT * 8, SORT_THREADS = 1024 };
 
-// One block. Shared memory: a count an expert.
+// Sums of v over the threads before this one, and in *all of all threads; space: a number a warp. Barriers of the block.
+__device__ __forceinline__ int sort_before(int v, int32_t *space, int *all)
+{
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int sum = v;
+    for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += lane >= step ? other : 0;
+    }
+    if (lane == 31)
+        space[warp] = sum;
+    __syncthreads();
+    int before = 0, total = 0;
+    for (int w = 0; w < SORT_THREADS / 32; w++) {
+        before += w < warp ? space[w] : 0;
+        total += space[w];
+    }
+    __syncthreads();
+    *all = total;
+    return before + sum - v;
+}
+
+// One block. Shared memory: a count an expert. The next launch may start when those before this one have ended.
 __global__ void __launch_bounds__(SORT_THREADS)
-    experts_sort_kernel(const struct pass *pass, const int32_t *ids, int slots, int experts, void *memory)
+    experts_sort_kernel(const struct pass *pass, const int32_t *ids, int slots, int experts, int tile, void *memory)
 {
     SHARED_ROOM(room);
+    __shared__ int32_t space[SORT_THREADS / 32];
     int32_t *count = (int32_t *)room;
     expert_groups g = groups_at(memory, experts);
-    pdl_trigger();
     for (int e = threadIdx.x; e < experts; e += SORT_THREADS)
         count[e] = 0;
     __syncthreads();
     pdl_wait();
-    int pairs = pass->rows * slots;
+    pdl_trigger();
+    int pairs = pass->rows * slots, total = 0, tiles = 0;
     for (int i = threadIdx.x; i < pairs; i += SORT_THREADS)
         if (ids[i] >= 0 && ids[i] < experts)
             atomicAdd(&count[ids[i]], 1);
     __syncthreads();
-    if (threadIdx.x < 32) { // prefix sums, 32 experts at a time
-        int lane = threadIdx.x, total = 0, tiles = 0;
-        for (int base = 0; base < experts; base += 32) {
-            int e = base + lane, own = e < experts ? count[e] : 0, own_tiles = (own + EXPERT_TILE - 1) / EXPERT_TILE;
-            int sum = own, sum_tiles = own_tiles;
-            for (int step = 1; step < 32; step *= 2) {
-                int a = __shfl_up_sync(0xffffffffu, sum, step), b = __shfl_up_sync(0xffffffffu, sum_tiles, step);
-                sum += lane >= step ? a : 0;
-                sum_tiles += lane >= step ? b : 0;
-            }
-            if (e < experts) {
-                g.start[e] = total + sum - own;
-                g.first_tile[e] = tiles + sum_tiles - own_tiles;
-                count[e] = total + sum - own; // where the expert's next pair goes
-            }
-            total += __shfl_sync(0xffffffffu, sum, 31);
-            tiles += __shfl_sync(0xffffffffu, sum_tiles, 31);
+    for (int base = 0; base < experts; base += SORT_THREADS) {
+        const int e = base + threadIdx.x, own = e < experts ? count[e] : 0, own_tiles = (own + tile - 1) / tile;
+        int all, all_tiles;
+        const int before = total + sort_before(own, space, &all);
+        const int before_tiles = tiles + sort_before(own_tiles, space, &all_tiles);
+        if (e < experts) {
+            g.start[e] = count[e] = before; // where the expert's next pair goes
+            g.first_tile[e] = before_tiles;
         }
-        if (lane == 0)
-            g.start[experts] = total;
+        total += all;
+        tiles += all_tiles;
+    }
+    if (threadIdx.x == 0) {
+        g.start[experts] = total;
+        *g.tiles = tiles;
     }
     __syncthreads();
     for (int i = threadIdx.x; i < pairs; i += SORT_THREADS)
@@ -58,7 +76,7 @@ enum { UP_WHOLE, UP_GATE, UP_TIMES };
 
 struct expert_plan {
     prepared x;
-    int32_t aligned, mode;
+    int32_t aligned, mode, tile;
 };
 
 // Gated: warps of even number have gate, of odd number up, of the same pair of panels.
@@ -73,7 +91,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     pdl_trigger();
     pdl_wait();
     expert_groups g = groups_at(a.groups, a.experts);
-    expert_tile tile = find_tile(g, a.experts, blockIdx.x, EXPERT_ROWS, &shared);
+    expert_tile tile = find_tile(g, a.experts, blockIdx.x, plan.tile, EXPERT_ROWS, &shared);
     if (tile.count <= 0)
         return;
     int pair = gated ? blockIdx.y * (TILE_WARPS / 2) + warp / 2 : blockIdx.y * TILE_WARPS + warp;
@@ -123,7 +141,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     pdl_trigger();
     pdl_wait();
     expert_groups g = groups_at(a.groups, a.experts);
-    expert_tile tile = find_tile(g, a.experts, blockIdx.x, EXPERT_ROWS, &shared);
+    expert_tile tile = find_tile(g, a.experts, blockIdx.x, plan.tile, EXPERT_ROWS, &shared);
     if (tile.count <= 0)
         return;
     int pair = blockIdx.y * TILE_WARPS + warp;
@@ -156,17 +174,19 @@ template <class SHAPE> static size_t expert_shared(void)
 
 cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows)
 {
+    const int64_t all = (int64_t)rows * args->slots;
     expert_plan plan = {prepared_at(args->scratch, rows, args->k), (uintptr_t)args->h % 16 == 0 && args->inner % 4 == 0,
-                        UP_WHOLE};
+                        UP_WHOLE, expert_tile_rows(all, args->experts)};
     cudaError_t error = launch(stream, dim3(1), dim3(SORT_THREADS), (size_t)args->experts * 4, experts_sort_kernel,
-                               args->pass, args->ids, args->slots, args->experts, args->groups);
+                               args->pass, args->ids, args->slots, args->experts, plan.tile, args->groups);
     bool gated = args->gate.data != NULL, mixed = gated && !same_code(&args->gate, &args->up);
     if (error == cudaSuccess && !mixed && wide_available(&args->up))
         return experts_up_wide(stream, args, rows);
     if (error == cudaSuccess)
         error = prompt_prepare(stream, args->pass, 1, args->x, args->ldx, args->k, rows, plan.x);
     int pairs = weight_pairs(&args->up), each = gated && !mixed ? TILE_WARPS / 2 : TILE_WARPS;
-    dim3 grid(most_tiles((int64_t)rows * args->slots, args->experts, EXPERT_ROWS), (pairs + each - 1) / each);
+    dim3 grid(most_tiles(all, args->experts, plan.tile) * tile_parts(plan.tile, EXPERT_ROWS),
+              (pairs + each - 1) / each);
     for (plan.mode = mixed ? UP_GATE : UP_WHOLE; error == cudaSuccess; plan.mode++) {
         with_code(plan.mode == UP_GATE ? &args->gate : &args->up, [&](auto code) {
             error = with_tile_shape<typename decltype(code)::type, EXPERT_NT, 1>([&](auto shape) {
@@ -187,11 +207,12 @@ cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_a
         return experts_down_wide(stream, args, rows);
     int64_t pairs = (int64_t)rows * args->slots;
     expert_plan plan = {prepared_at(args->scratch, pairs, args->k), (uintptr_t)args->y % 16 == 0 && args->n % 4 == 0,
-                        UP_WHOLE};
+                        UP_WHOLE, expert_tile_rows(pairs, args->experts)};
     cudaError_t error = prompt_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs, plan.x);
     if (error != cudaSuccess)
         return error;
-    dim3 grid(most_tiles(pairs, args->experts, EXPERT_ROWS), (weight_pairs(&args->down) + TILE_WARPS - 1) / TILE_WARPS);
+    dim3 grid(most_tiles(pairs, args->experts, plan.tile) * tile_parts(plan.tile, EXPERT_ROWS),
+              (weight_pairs(&args->down) + TILE_WARPS - 1) / TILE_WARPS);
     with_code(&args->down, [&](auto code) {
         error = with_tile_shape<typename decltype(code)::type, EXPERT_NT, 1>([&](auto shape) {
             typedef decltype(shape) SHAPE;

@@ -104,11 +104,13 @@ __device__ __forceinline__ void wide_put(float *v, int parts, unsigned char *pla
 }
 
 // bf16: eight k a thread, of whatever row.
-__global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pass, int multiple, const float *x,
-                                                           int64_t ldx, int k, int aligned, int parts, wide_rows to)
+__global__ void __launch_bounds__(256)
+    wide_prepare_kernel(const struct pass *pass, int multiple, const float *x, int64_t ldx, int k, int aligned,
+                        int parts, bool early, wide_rows to)
 {
     pdl_trigger();
-    pdl_wait();
+    if (!early)
+        pdl_wait();
     const uint32_t all = blockIdx.x * 256 + threadIdx.x, items = (uint32_t)to.blocks * 4, r = all / items;
     const int item = (int)(all - r * items);
     const bool mine = r < (uint32_t)(pass->rows * multiple);
@@ -116,17 +118,20 @@ __global__ void __launch_bounds__(256) wide_prepare_kernel(const struct pass *pa
     if (mine)
         load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
     wide_put<false>(v, parts, to.data + (int64_t)all * 16, to, threadIdx.x & 3, mine);
+    if (early) // who waits for this launch waits for the one before
+        pdl_wait();
 }
 
 // fp16, whose rows have a scale: TEAM threads a row, of which each takes eight k at a time.
 template <int TEAM>
 __global__ void __launch_bounds__(256)
     wide_prepare_half_kernel(const struct pass *pass, int multiple, const float *x, int64_t ldx, int k, int aligned,
-                             int parts, wide_rows to)
+                             int parts, bool early, wide_rows to)
 {
     __shared__ float space[8];
     pdl_trigger();
-    pdl_wait();
+    if (!early)
+        pdl_wait();
     const int t = threadIdx.x % TEAM, l = t & 3, items = to.blocks * 4;
     const int64_t r = (int64_t)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, rows = (int64_t)pass->rows * multiple;
     const bool live = r < rows;
@@ -151,10 +156,12 @@ __global__ void __launch_bounds__(256)
     }
     for (int b = to.blocks + t; live && b < to.sum_bytes / 2; b += TEAM)
         sums[b] = 0;
+    if (early)
+        pdl_wait();
 }
 
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
-                         int64_t rows, bool half, int parts, const wide_rows &to)
+                         int64_t rows, bool half, int parts, bool early, const wide_rows &to)
 {
     const int team = k <= 1024 ? 32 : 256;
     const int64_t items = half ? rows * team : rows * to.blocks * 4;
@@ -162,7 +169,7 @@ cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multi
                   : team == 256 ? wide_prepare_half_kernel<256>
                                 : wide_prepare_half_kernel<32>;
     return launch(stream, dim3((unsigned int)((items + 255) / 256)), dim3(256), 0, kernel, pass, multiple, x, ldx, k,
-                  rows_aligned(x, ldx), parts, to);
+                  rows_aligned(x, ldx), parts, early, to);
 }
 
 // ---- tiles -------------------------------------------------------------------------------------------------------------------
@@ -222,23 +229,25 @@ __device__ __forceinline__ void linear_wide_store(const struct linear_args &a, c
 }
 
 // What the warps that multiply do with the tile of rows first .. first + rows - 1.
-template <class CODE, int NT, int PARTS, int GROUPS>
+template <class SHAPE>
 __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a, const wide_plan &plan,
-                                                     const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int slice,
-                                                     int first, int rows)
+                                                     wide_tile<SHAPE> &tile, int slice, int first, int rows)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    constexpr int NT = SHAPE::NT;
+    static_assert(SHAPE::WARPS * SHAPE::ROWS * PARKED * 4 <= SHAPE::STAGES * SHAPE::STAGE, "sums go where stages were");
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const wide_pair found = wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + warp);
     float acc[2][NT * 4];
-    wide_run<CODE, NT, PARTS, GROUPS, NT>(tile, wide_place_of(a, plan, found, lane), acc);
-    wide_park<CODE, NT, PARTS, GROUPS, NT>(tile, acc);
+    wide_run<SHAPE, NT>(tile, wide_place_of(a, plan, found, lane), acc);
+    float *sums = (float *)tile.memory + warp * (SHAPE::ROWS * PARKED);
+    barrier_some(1, SHAPE::WARPS * 32); // all are done with the stages
+    wide_park<NT, 0, NT>(sums, acc);
     if (plan.slices > 1)
         cluster_sync();
     else
         __syncwarp();
     if (found.part >= 0)
-        linear_wide_store<CODE, SHAPE::ROWS>(a, plan, found, wide_parking(tile, warp), slice, first, rows);
+        linear_wide_store<typename SHAPE::CODE, SHAPE::ROWS>(a, plan, found, sums, slice, first, rows);
     if (plan.slices > 1) { // sums stay until all blocks have read them
         __syncwarp();
         cluster_arrive_read();
@@ -255,38 +264,36 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     SHARED_ROOM(memory);
     const int warp = threadIdx.x >> 5, slice = blockIdx.x % plan.slices, first = blockIdx.x / plan.slices * SHAPE::ROWS;
     int rows = 0, early = 0;
-    wide_tile<CODE, NT, PARTS, GROUPS> tile;
-    wide_sources<GROUPS> weights;
+    wide_tile<SHAPE> tile;
+    wide_sources<SHAPE> weights;
     pdl_trigger();
-    wide_open<CODE, NT, PARTS, GROUPS>(&tile, memory, plan.x, slice, plan.slices);
+    wide_open<SHAPE>(&tile, memory, plan.x, slice, plan.slices);
     if (warp >= SHAPE::WARPS) {
-        weights.find([&](int w, int l) {
-            return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), l);
+        weights.find([&](int w, int half) {
+            return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), half * 16);
         });
-        for (; plan.early && early < SHAPE::STAGES && early < tile.main_stages; early++)
-            wide_copy_weights<CODE, NT, PARTS, GROUPS>(tile, weights, early);
+        for (; plan.early && early < SHAPE::STAGES && early < tile.main_stages; early++, tile.advance())
+            wide_copy_weights<SHAPE>(tile, weights, early);
+        tile.slot = 0;
+        tile.parity = 0;
     }
     pdl_wait();
-    wide_begin<CODE, NT, PARTS, GROUPS>(tile, [&](int32_t *list) {
-        rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
-        for (int r = threadIdx.x; r < SHAPE::ROWS; r += SHAPE::THREADS)
-            list[r] = r < rows ? first + r : -1;
-        return rows;
-    });
+    rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
+    __syncthreads();
     if (rows <= 0) { // so do all blocks of the cluster
         copy_wait<0>();
         return;
     }
     if (warp >= SHAPE::WARPS) {
-        registers_fewer<COPY_REGISTERS>();
-        wide_copy<CODE, NT, PARTS, GROUPS, NT>(tile, weights, early);
+        registers_fewer<SHAPE::COPY_REGISTERS>();
+        wide_copy<SHAPE>(tile, weights, early, SHAPE::ROWS, [&](int r) { return r < rows ? first + r : -1; });
         if (plan.slices > 1) {
             cluster_sync();
             cluster_sync();
         }
     } else {
         registers_more<SHAPE::REGISTERS>();
-        linear_wide_multiply<CODE, NT, PARTS, GROUPS>(a, plan, tile, slice, first, rows);
+        linear_wide_multiply<SHAPE>(a, plan, tile, slice, first, rows);
     }
 }
 
@@ -360,7 +367,7 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
         const int form = 1 + wide_half(w) + 2 * second;
         if (form != prepared)
             error = wide_prepare(stream, args->pass, multiple, args->x, args->ldx, args->k, rows, wide_half(w),
-                                 second ? 2 : 1, plan.x);
+                                 second ? 2 : 1, false, plan.x);
         prepared = form;
         if (error == cudaSuccess)
             with_code(w, [&](auto code) {

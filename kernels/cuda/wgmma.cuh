@@ -139,6 +139,7 @@ __device__ __forceinline__ void barrier_some(int number, int threads)
 #define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define P4     "%0,%1,%2,%3"
+#define P8     "%0,%1,%2,%3,%4,%5,%6,%7"
 #define P0     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define P16    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define P32    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -156,10 +157,12 @@ __device__ __forceinline__ void barrier_some(int number, int threads)
 template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, wgmma_source rows)
 {
 #if WGMMA_HERE
-    static_assert(NT == 1 || (NT % 4 == 0 && NT <= 16), "sizes with an instruction below");
+    static_assert(NT == 1 || NT == 2 || (NT % 4 == 0 && NT <= 16), "sizes with an instruction below");
 #define VARIANTS(TYPE)                                                                                                 \
     if constexpr (NT == 1)                                                                                             \
         WGMMA("8", TYPE, P4, "%4,%5,%6,%7", "%8", "%9", D4(0));                                                        \
+    else if constexpr (NT == 2)                                                                                        \
+        WGMMA("16", TYPE, P8, "%8,%9,%10,%11", "%12", "%13", D4(0), D4(4));                                            \
     else if constexpr (NT == 4)                                                                                        \
         WGMMA("32", TYPE, P0, "%16,%17,%18,%19", "%20", "%21", D16(0));                                                \
     else if constexpr (NT == 8)                                                                                        \

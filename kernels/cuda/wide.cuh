@@ -65,9 +65,10 @@ static inline int wide_slices(const struct weight *w)
     return slices;
 }
 
-// Prepares pass->rows * multiple rows of x for at most `rows`, in `parts` parts.
+// Prepares pass->rows * multiple rows of x for at most `rows`, in `parts` parts. early: the launch right before lets the
+// next one start only when all launches before it have ended, and neither writes x nor reads or writes `to`.
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
-                         int64_t rows, bool half, int parts, const wide_rows &to);
+                         int64_t rows, bool half, int parts, bool early, const wide_rows &to);
 
 // cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of
 // theirs is wide_available().
@@ -75,156 +76,194 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
 cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows);
 cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, int rows);
 
-// A block of GROUPS warpgroups that multiply, and one that copies; tiles have at most 8 NT rows. A stage: 64 k of the
-// rows, then the warps' weights.
-template <class CODE, int NT, int PARTS, int GROUPS> struct wide_shape {
+// A block of GROUPS warpgroups that multiply, and one that copies; tiles have at most 8 NT rows. A stage: 64 PLANES k of
+// the rows, then the warps' weights. SHARE blocks share a multiprocessor, and each has ROOM bytes for stages; a thread
+// that copies has COPY registers.
+template <class WEIGHT, int TILES, int X_PARTS, int WARPGROUPS, int PER_STAGE, int SHARE, int ROOM, int COPY>
+struct wide_form {
+    typedef WEIGHT CODE;
+    static constexpr int NT = TILES, PARTS = X_PARTS, GROUPS = WARPGROUPS, PLANES = PER_STAGE, BLOCKS = SHARE;
     static constexpr int ROWS = NT * 8, WARPS = GROUPS * 4, THREADS = WARPS * 32 + 128, PLANE = ROWS * 128;
-    static constexpr int WEIGHTS_AT = PARTS * PLANE;
-    static constexpr int STAGE = (WEIGHTS_AT + 2 * WARPS * CODE::BLOCK_BYTES + 1023) / 1024 * 1024;
-    static constexpr int BLOCKS = GROUPS == 1 && NT > 4 ? 2 : 1; // that share a multiprocessor
-    static constexpr int ROOM = (BLOCKS == 2 ? 108 : 220) * 1024 / STAGE;
-    static constexpr int REGISTERS = GROUPS == 1 ? 216 : 232; // of a thread that multiplies, where COPY_REGISTERS copy
-    static constexpr int STAGES = ROOM < 2 ? 2 : ROOM > 8 ? 8 : ROOM;
-    // What the place may lack to 1024, stages, barriers, rows.
-    static constexpr int BYTES = 1024 + STAGES * (STAGE + 16) + ROWS * 4;
+    static constexpr int EACH = 2 * PLANES; // blocks of 32 k a stage
+    static constexpr int WEIGHTS_AT = PLANES * PARTS * PLANE, WARP_BYTES = EACH * CODE::BLOCK_BYTES;
+    static constexpr int STAGE = (WEIGHTS_AT + WARPS * WARP_BYTES + 1023) / 1024 * 1024;
+    static constexpr int FIT = ROOM / STAGE, STAGES = FIT < 2 ? 2 : FIT > 8 ? 8 : FIT;
+    // Of a thread that multiplies: what the compiler gives each at first (launch bounds) is dealt out anew.
+    static constexpr int COPY_REGISTERS = COPY;
+    static constexpr int REGISTERS = GROUPS == 1 ? 256 - COPY : BLOCKS == 2 ? 120 - COPY / 2 : 252 - COPY / 2;
+    // What the place may lack to 1024, stages, their barriers.
+    static constexpr int BYTES = 1024 + STAGES * (STAGE + 16);
+};
+
+// Those of linear.
+template <class CODE, int NT, int PARTS, int GROUPS>
+struct wide_shape : wide_form<CODE, NT, PARTS, GROUPS, 1, GROUPS == 1 && (NT > 4) ? 2 : 1,
+                              (GROUPS == 1 && (NT > 4) ? 108 : 220) * 1024, 40> {
 };
 
 // What a block's threads know of the tile.
-template <class CODE, int NT, int PARTS, int GROUPS> struct wide_tile {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+template <class SHAPE> struct wide_tile {
     unsigned char *memory;  // at a multiple of 1024
     uint64_t *full, *empty; // barriers of the stages
-    int32_t *rows;          // [8 NT] numbers among the prepared rows, -1: none
+    unsigned char *behind;  // what the kernel has of its own
     wide_rows x;
     int first_stage, main_stages, stages; // of the whole k, the first of the slice; of the slice: those of weights, all
     int first_group, groups;              // sixteen blocks' sums each, of the slice
+    int slot;                             // of the stage that comes next
+    uint32_t parity;                      // of its barrier `full`
 
-    __device__ __forceinline__ unsigned char *stage(int s) const
+    __device__ __forceinline__ unsigned char *stage(void) const
     {
-        return memory + s % SHAPE::STAGES * SHAPE::STAGE;
+        return memory + slot * SHAPE::STAGE;
+    }
+    __device__ __forceinline__ void advance(void)
+    {
+        const bool last = slot == SHAPE::STAGES - 1;
+        slot = last ? 0 : slot + 1;
+        parity ^= last;
     }
 };
 
-// Opens slice `slice` of a tile, by all threads: what depends on shapes alone.
-template <class CODE, int NT, int PARTS, int GROUPS>
-__device__ __forceinline__ void wide_open(wide_tile<CODE, NT, PARTS, GROUPS> *tile, unsigned char *memory,
-                                          const wide_rows &x, int slice, int slices)
+// Opens slice `slice` of a tile, by all threads: what depends on shapes alone. A barrier of the block comes before
+// stages.
+template <class SHAPE>
+__device__ __forceinline__ void wide_open(wide_tile<SHAPE> *tile, unsigned char *memory, const wide_rows &x, int slice,
+                                          int slices)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
     tile->memory = wgmma_align(memory);
     tile->full = (uint64_t *)(tile->memory + SHAPE::STAGES * SHAPE::STAGE);
     tile->empty = tile->full + SHAPE::STAGES;
-    tile->rows = (int32_t *)(tile->empty + SHAPE::STAGES);
+    tile->behind = (unsigned char *)(tile->empty + SHAPE::STAGES);
     tile->x = x;
-    const int all = (x.blocks + 1) / 2, groups = (x.blocks + 15) / 16;
+    tile->slot = 0;
+    tile->parity = 0;
+    const int all = (x.blocks + SHAPE::EACH - 1) / SHAPE::EACH, groups = (x.blocks + 15) / 16;
     tile->first_stage = share_begin(all, slice, slices);
     tile->main_stages = share_begin(all, slice + 1, slices) - tile->first_stage;
     tile->first_group = share_begin(groups, slice, slices);
     tile->groups = share_begin(groups, slice + 1, slices) - tile->first_group;
-    tile->stages = tile->main_stages + (wide_code<CODE>::BIASED ? (tile->groups + 3) / 4 : 0);
+    tile->stages = tile->main_stages + (wide_code<typename SHAPE::CODE>::BIASED ? (tile->groups + 3) / 4 : 0);
     if (threadIdx.x < SHAPE::STAGES) {
         barrier_init(tile->full + threadIdx.x, 128);
         barrier_init(tile->empty + threadIdx.x, SHAPE::WARPS);
     }
 }
 
-// Fills rows[8 NT] by READY, when what they depend on is there; returns what it returns: how many there are.
-template <class CODE, int NT, int PARTS, int GROUPS, class READY>
-__device__ __forceinline__ int wide_begin(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, READY ready)
-{
-    const int count = ready(tile.rows);
-    __syncthreads();
-    return count;
-}
+// Where a thread that copies finds its pieces of weights: those of every fourth of the warps that multiply.
+template <class SHAPE> struct wide_sources {
+    static constexpr int ROWS = wide_code<typename SHAPE::CODE>::ROWS;
+    wide_pieces<ROWS> of[SHAPE::GROUPS];
 
-enum { COPY_REGISTERS = 40 };
-
-// Where a warp that copies finds weights: those of every fourth of the warps that multiply. next: bytes from a pair's
-// first panel to its second.
-template <int GROUPS> struct wide_sources {
-    lane_weights place[GROUPS];
-    int next[GROUPS];
-
-    // PLACE: a lane's place in a warp's pair.
+    // place_of(warp, half): where a panel of a warp's pair begins.
     template <class PLACE> __device__ __forceinline__ void find(PLACE place_of)
     {
         const int warp = threadIdx.x >> 5 & 3;
 #pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            place[g] = place_of(4 * g + warp, threadIdx.x & 31);
-            place[g].data = place_of(4 * g + warp, 0).data;
-            next[g] = (int)(place_of(4 * g + warp, 16).data - place[g].data);
-        }
+        for (int g = 0; g < SHAPE::GROUPS; g++)
+            of[g].find(place_of(4 * g + warp, 0), place_of(4 * g + warp, 1), threadIdx.x & 31);
     }
 };
 
-// Starts the copies of stage s of the weights.
-template <class CODE, int NT, int PARTS, int GROUPS>
-__device__ __forceinline__ void wide_copy_weights(const wide_tile<CODE, NT, PARTS, GROUPS> &tile,
-                                                  const wide_sources<GROUPS> &from, int s)
+// Starts the copies of the weights of the stage that begins with block `first`, to the place of the stage that comes
+// next. WHOLE: all its blocks are there; else those that are not are the last one once more, times zeros.
+template <class SHAPE, bool WHOLE>
+__device__ __forceinline__ void wide_copy_blocks(const wide_tile<SHAPE> &tile, const wide_sources<SHAPE> &from,
+                                                 int first)
 {
-    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, blocks = tile.x.blocks,
-              first = 2 * (tile.first_stage + s);
-    unsigned char *to = tile.stage(s) + wide_shape<CODE, NT, PARTS, GROUPS>::WEIGHTS_AT;
+    typedef wide_code<typename SHAPE::CODE> WIDE;
+    constexpr int EACH = SHAPE::EACH, PANEL = WIDE::ROWS * 256; // bytes of a block of a panel
+    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, blocks = tile.x.blocks;
+    unsigned char *to = tile.stage() + SHAPE::WEIGHTS_AT + warp * SHAPE::WARP_BYTES;
 #pragma unroll
-    for (int g = 0; g < GROUPS; g++)
+    for (int g = 0; g < SHAPE::GROUPS; g++, to += 4 * SHAPE::WARP_BYTES) {
+        const int64_t begin = (int64_t)first * PANEL;
 #pragma unroll
-        for (int i = 0; i < 2; i++) { // a last block that is not there is the one before once more, times zeros
-            const int block = first + i < blocks ? first + i : blocks - 1;
-            unsigned char *weights = to + (2 * (4 * g + warp) + i) * CODE::BLOCK_BYTES;
-            wide_request<wide_code<CODE>::ROWS>(weights, from.place[g].data, from.next[g], block, lane);
-            CODE::request_scale(weights, from.place[g], block, lane);
+        for (int i = 0; i < EACH; i++) {
+            const int more = WHOLE || first + i < blocks ? i : blocks - 1 - first;
+            wide_request(to + i * WIDE::ROWS * 512, from.of[g], begin + more * PANEL, lane);
         }
+        WIDE::template request<EACH>(to + EACH * WIDE::ROWS * 512, from.of[g], first, blocks, lane);
+    }
 }
 
-// The warpgroup that copies: all stages of the first 8 USED rows and of the warps' weights, whose first `early` stages
-// are under way. A thread has the same piece of every sixteenth row.
-template <class CODE, int NT, int PARTS, int GROUPS, int USED>
-__device__ __forceinline__ void wide_copy(const wide_tile<CODE, NT, PARTS, GROUPS> &tile,
-                                          const wide_sources<GROUPS> &weights, int early)
+// The same of stage s of the slice.
+template <class SHAPE>
+__device__ __forceinline__ void wide_copy_weights(const wide_tile<SHAPE> &tile, const wide_sources<SHAPE> &from, int s)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
-    constexpr uint32_t NOWHERE = 0xffffffffu;
-    const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3, blocks = tile.x.blocks;
-    uint32_t from[(USED + 1) / 2]; // pieces from x.data on
+    const int first = SHAPE::EACH * (tile.first_stage + s);
+    if (first + SHAPE::EACH <= tile.x.blocks)
+        wide_copy_blocks<SHAPE, true>(tile, from, first);
+    else
+        wide_copy_blocks<SHAPE, false>(tile, from, first);
+}
+
+// The rows' pieces of stage s: from[i] of every sixteenth row, counted in pieces from x.data on, NOWHERE: not looked at.
+// WHOLE: all blocks of k are there, else zeros.
+enum : uint32_t { NOWHERE = 0xffffffffu };
+template <class SHAPE, bool WHOLE, int TURNS>
+__device__ __forceinline__ void wide_copy_rows(const wide_tile<SHAPE> &tile, const uint32_t (&from)[TURNS], int s,
+                                               int count)
+{
+    const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3;
+    const int at = (tile.first_stage + s) * SHAPE::PLANES * 8;
+    unsigned char *to = tile.stage() + wgmma_place(first, piece);
 #pragma unroll
-    for (int i = 0; i < (USED + 1) / 2; i++) {
-        const int row = tile.rows[first + i * 16];
+    for (int i = 0; i < TURNS; i++) {
+        if (i * 16 >= count)
+            break;
+        const unsigned char *source = tile.x.data + (int64_t)(from[i] + at) * 16;
+        if (from[i] != NOWHERE)
+#pragma unroll
+            for (int k = 0; k < SHAPE::PLANES; k++) {
+                const bool live = WHOLE || at + k * 8 + piece < tile.x.blocks * 4;
+#pragma unroll
+                for (int p = 0; p < SHAPE::PARTS; p++)
+                    copy16(to + (k * SHAPE::PARTS + p) * SHAPE::PLANE + i * 2048,
+                           live ? source + p * tile.x.part_bytes + k * 128 : tile.x.data, live ? 16 : 0);
+            }
+    }
+}
+
+// The warpgroup that copies: all stages of the first `count` rows and of the warps' weights, whose first `early` stages
+// are under way. row_of(r): the number among the prepared rows, -1: none. A thread has the same piece of every sixteenth
+// row; nobody looks at sums of rows that are not there.
+template <class SHAPE, class ROW>
+__device__ __forceinline__ void wide_copy(wide_tile<SHAPE> &tile, const wide_sources<SHAPE> &weights, int early,
+                                          int count, const ROW &row_of)
+{
+    constexpr int TURNS = (SHAPE::NT + 1) / 2;
+    const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3, blocks = tile.x.blocks;
+    uint32_t from[TURNS];
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+        const int row = first + i * 16 < count ? row_of(first + i * 16) : -1;
         from[i] = row < 0 ? NOWHERE : (uint32_t)(row * (blocks * 4)) + piece;
     }
-    for (int s = 0; s < tile.stages; s++) {
-        unsigned char *to = tile.stage(s);
-        if (s >= SHAPE::STAGES)
-            barrier_wait(tile.empty + s % SHAPE::STAGES, (s / SHAPE::STAGES - 1) & 1);
-        if (wide_code<CODE>::BIASED && s >= tile.main_stages) {
+    for (int s = 0; s < tile.stages; s++, tile.advance()) {
+        barrier_wait(tile.empty + tile.slot, (int)(tile.parity ^ 1));
+        if (wide_code<typename SHAPE::CODE>::BIASED && s >= tile.main_stages) {
             const int group = (s - tile.main_stages) * 4 + piece / 2;
             const unsigned char *sums = tile.x.sums + (tile.first_group + group) * 32 + piece % 2 * 16;
-            for (int r = first; r < USED * 8; r += 16) {
-                const int row = group < tile.groups ? tile.rows[r] : -1;
-                copy16(to + wgmma_place(r, piece), row < 0 ? tile.x.sums : sums + (int64_t)row * tile.x.sum_bytes,
-                       row < 0 ? 0 : 16);
+            for (int r = first; r < SHAPE::ROWS && r < count; r += 16) {
+                const int row = group < tile.groups ? row_of(r) : -1;
+                copy16(tile.stage() + wgmma_place(r, piece),
+                       row < 0 ? tile.x.sums : sums + (int64_t)row * tile.x.sum_bytes, row < 0 ? 0 : 16);
             }
-        } else {
-            const int at = tile.first_stage + s;
+        } else if (SHAPE::EACH * (tile.first_stage + s + 1) <= blocks) {
             if (s >= early)
-                wide_copy_weights<CODE, NT, PARTS, GROUPS>(tile, weights, s);
-            const bool inside = at * 8 + piece < blocks * 4;
-#pragma unroll
-            for (int i = 0; i < (USED + 1) / 2; i++) {
-                const bool live = inside && from[i] != NOWHERE;
-                const unsigned char *source = tile.x.data + (live ? (int64_t)(from[i] + at * 8) * 16 : 0);
-#pragma unroll
-                for (int p = 0; p < PARTS; p++)
-                    copy16(to + p * SHAPE::PLANE + wgmma_place(first + i * 16, piece), source + p * tile.x.part_bytes,
-                           live ? 16 : 0);
-            }
+                wide_copy_blocks<SHAPE, true>(tile, weights, SHAPE::EACH * (tile.first_stage + s));
+            wide_copy_rows<SHAPE, true>(tile, from, s, count);
+        } else {
+            if (s >= early)
+                wide_copy_blocks<SHAPE, false>(tile, weights, SHAPE::EACH * (tile.first_stage + s));
+            wide_copy_rows<SHAPE, false>(tile, from, s, count);
         }
-        barrier_arrive_copied(tile.full + s % SHAPE::STAGES);
+        barrier_arrive_copied(tile.full + tile.slot);
     }
 }
 
 // Products of one block's fragments with 8 USED rows: part p, step j of the block that begins at piece `piece`.
-template <class CODE, int USED, int PARTS, int PLANE>
+template <class SHAPE, int USED>
 __device__ __forceinline__ void wide_block(const uint32_t a[2][2][4], const unsigned char *x, int piece,
                                            float acc[2][USED * 4])
 {
@@ -232,10 +271,11 @@ __device__ __forceinline__ void wide_block(const uint32_t a[2][2][4], const unsi
 #pragma unroll
     for (int j = 0; j < 2; j++)
 #pragma unroll
-        for (int p = 0; p < PARTS; p++)
+        for (int p = 0; p < SHAPE::PARTS; p++)
 #pragma unroll
             for (int t = 0; t < 2; t++)
-                wgmma<USED, wide_code<CODE>::HALF>(acc[t], a[j][t], wgmma_at(rows, p * PLANE, piece + 2 * j));
+                wgmma<USED, wide_code<typename SHAPE::CODE>::HALF>(acc[t], a[j][t],
+                                                                   wgmma_at(rows, p * SHAPE::PLANE, piece + 2 * j));
 }
 
 // Sums that a scale is left for, to the tile's: acc += scale * fresh.
@@ -255,38 +295,57 @@ __device__ __forceinline__ void wide_fold(const CODE &code, float fresh[2][USED 
         }
 }
 
-// Waits for stage s, whose rows products may read then.
-template <class CODE, int NT, int PARTS, int GROUPS>
-__device__ __forceinline__ const unsigned char *wide_next(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int s)
+// Waits for the stage that comes next, whose rows products may read then.
+template <class SHAPE> __device__ __forceinline__ const unsigned char *wide_next(const wide_tile<SHAPE> &tile)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
-    barrier_wait(tile.full + s % SHAPE::STAGES, s / SHAPE::STAGES & 1);
+    barrier_wait(tile.full + tile.slot, (int)tile.parity);
     wgmma_publish();
-    return tile.stage(s);
+    return tile.stage();
 }
 
-// Gives the place of stage s back: the warp's products with it are done.
-template <class CODE, int NT, int PARTS, int GROUPS>
-__device__ __forceinline__ void wide_release(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int s)
+// Gives the place of a stage back: the warp's products with it are done.
+template <class SHAPE> __device__ __forceinline__ void wide_release(const wide_tile<SHAPE> &tile, int slot)
 {
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
-        barrier_arrive(tile.empty + s % wide_shape<CODE, NT, PARTS, GROUPS>::STAGES);
+        barrier_arrive(tile.empty + slot);
+}
+
+// The biases' share, by products with the blocks' sums.
+template <class SHAPE, int USED>
+__device__ __forceinline__ void wide_biases(wide_tile<SHAPE> &tile, const lane_weights &place, float acc[2][USED * 4])
+{
+    typedef wide_code<typename SHAPE::CODE> WIDE;
+    for (int s = 0; s < tile.stages - tile.main_stages; s++, tile.advance()) {
+        const unsigned char *at = wide_next<SHAPE>(tile);
+        for (int b = 0; b < 4 && 4 * s + b < tile.groups; b++) {
+            uint32_t a[2][2][4];
+            WIDE::bias_fragments(place, 16 * (tile.first_group + 4 * s + b), tile.x.blocks, threadIdx.x & 3, a);
+            wgmma_fence(a);
+#pragma unroll
+            for (int p = 0; p < 2; p++)
+#pragma unroll
+                for (int t = 0; t < 2; t++)
+                    wgmma<USED, WIDE::HALF>(acc[t], a[p][t], wgmma_at(wgmma_rows(at), 0, 2 * b));
+            wgmma_commit();
+            wgmma_wait<0>();
+        }
+        wide_release<SHAPE>(tile, tile.slot);
+    }
 }
 
 // The tile's products with the first 8 USED rows: acc[t][4 n + i] of row 8 n + 2 (lane % 4) + i % 2 and the lane's
 // output 2 t + i / 2, without the row's scale. By warpgroups that multiply; place: the lane's in the warp's pair.
-template <class CODE, int NT, int PARTS, int GROUPS, int USED>
-__device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, const lane_weights &place,
-                                         float acc[2][USED * 4])
+template <class SHAPE, int USED>
+__device__ __forceinline__ void wide_run(wide_tile<SHAPE> &tile, const lane_weights &place, float acc[2][USED * 4])
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    typedef typename SHAPE::CODE CODE;
     typedef wide_code<CODE> WIDE;
     constexpr int FOLD = WIDE::FOLD;
-    const int lane = threadIdx.x & 31, blocks = tile.x.blocks;
-    const int codes = wide_piece(0, lane >> 4, lane >> 2 & 3, lane & 3);
+    const int lane = threadIdx.x & 31, codes = wide_piece(0, lane >> 4, lane >> 2 & 3, lane & 3);
     float fresh[2][FOLD ? USED * 4 : 1];
     uint32_t a[2][2][2][4];
+    int before = 0; // where the stage before is
     CODE code;
 #pragma unroll
     for (int t = 0; t < 2; t++)
@@ -297,47 +356,41 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
                 fresh[t][i] = 0;
         }
     for (int s = 0; s < tile.main_stages; s++) {
-        const unsigned char *at = wide_next<CODE, NT, PARTS, GROUPS>(tile, s);
-        const unsigned char *weights = at + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * 2 * CODE::BLOCK_BYTES;
+        const unsigned char *rows = wide_next<SHAPE>(tile);
+        const unsigned char *weights = rows + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * SHAPE::WARP_BYTES,
+                            *scales = weights + SHAPE::EACH * WIDE::ROWS * 512;
+#pragma unroll 1
+        for (int k = 0; k < SHAPE::PLANES; k++) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) { // no branch in here: fragments are made while products run
-            wide_fetch<CODE, WIDE>(code, weights + i * CODE::BLOCK_BYTES, lane, codes);
-            WIDE::fragments(code, lane & 3, a[i]);
-            wgmma_fence(a[i]);
-            if constexpr (FOLD != 0)
-                wide_block<CODE, USED, PARTS, SHAPE::PLANE>(a[i], at, 4 * i, fresh);
-            else
-                wide_block<CODE, USED, PARTS, SHAPE::PLANE>(a[i], at, 4 * i, acc);
-            wgmma_commit();
-            wgmma_wait<1>();
-            if (i == 0 && s > 0)
-                wide_release<CODE, NT, PARTS, GROUPS>(tile, s - 1);
+            for (int i = 0; i < 2; i++) { // no branch in here: fragments are made while products run
+                wide_fetch<CODE, WIDE>(code, weights + i * WIDE::ROWS * 512, codes);
+                WIDE::template fetch<SHAPE::EACH>(code, scales, place.group_shift, 2 * k + i, lane);
+                WIDE::fragments(code, lane & 3, a[i]);
+                wgmma_fence(a[i]);
+                if constexpr (FOLD != 0)
+                    wide_block<SHAPE, USED>(a[i], rows, 4 * i, fresh);
+                else
+                    wide_block<SHAPE, USED>(a[i], rows, 4 * i, acc);
+                wgmma_commit();
+                wgmma_wait<1>();
+                if (i == 0 && k == 0 && s > 0)
+                    wide_release<SHAPE>(tile, before);
+            }
+            if constexpr (FOLD != 0) {
+                wgmma_settle<USED * 4>(fresh[0]);
+                wgmma_settle<USED * 4>(fresh[1]);
+                wide_fold<CODE, USED>(code, fresh, acc);
+            }
+            rows += SHAPE::PARTS * SHAPE::PLANE;
+            weights += 2 * WIDE::ROWS * 512;
         }
-        if constexpr (FOLD != 0) {
-            wgmma_settle<USED * 4>(fresh[0]);
-            wgmma_settle<USED * 4>(fresh[1]);
-            wide_fold<CODE, USED>(code, fresh, acc);
-        }
+        before = tile.slot;
+        tile.advance();
     }
     wgmma_wait<0>();
-    if constexpr (WIDE::BIASED) {
-        wide_release<CODE, NT, PARTS, GROUPS>(tile, tile.main_stages - 1);
-        for (int s = tile.main_stages; s < tile.stages; s++) {
-            const unsigned char *at = wide_next<CODE, NT, PARTS, GROUPS>(tile, s);
-            for (int b = 0, first = (s - tile.main_stages) * 4; b < 4 && first + b < tile.groups; b++) {
-                WIDE::bias_fragments(place, 16 * (tile.first_group + first + b), blocks, lane & 3, a[0]);
-                wgmma_fence(a[0]);
-#pragma unroll
-                for (int p = 0; p < 2; p++)
-#pragma unroll
-                    for (int t = 0; t < 2; t++)
-                        wgmma<USED, WIDE::HALF>(acc[t], a[0][p][t], wgmma_at(wgmma_rows(at), 0, 2 * b));
-                wgmma_commit();
-                wgmma_wait<0>();
-            }
-            wide_release<CODE, NT, PARTS, GROUPS>(tile, s);
-        }
-    }
+    wide_release<SHAPE>(tile, before);
+    if constexpr (WIDE::BIASED)
+        wide_biases<SHAPE, USED>(tile, place, acc);
 #pragma unroll
     for (int t = 0; t < 2; t++) {
         wgmma_settle<USED * 4>(acc[t]);
@@ -350,27 +403,20 @@ __device__ __forceinline__ void wide_run(const wide_tile<CODE, NT, PARTS, GROUPS
 // Where a warp's sums wait for their rows: row by row, so that few instructions, in a loop, finish and store them.
 enum { PARKED = 36 }; // floats a row of 32 outputs
 
-template <class CODE, int NT, int PARTS, int GROUPS>
-__device__ __forceinline__ float *wide_parking(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, int warp)
-{
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
-    static_assert(SHAPE::WARPS * SHAPE::ROWS * PARKED * 4 <= SHAPE::STAGES * SHAPE::STAGE, "sums go where stages were");
-    return (float *)tile.memory + warp * (SHAPE::ROWS * PARKED);
-}
-
-// Puts the warp's sums there, when all warps that multiply are done with the stages.
-template <class CODE, int NT, int PARTS, int GROUPS, int USED>
-__device__ __forceinline__ void wide_park(const wide_tile<CODE, NT, PARTS, GROUPS> &tile, const float acc[2][USED * 4])
+// Puts rows 8 FIRST .. 8 (FIRST + COUNT) - 1 of a warp's sums there.
+template <int USED, int FIRST, int COUNT>
+__device__ __forceinline__ void wide_park(float *to, const float acc[2][USED * 4])
 {
     const int lane = threadIdx.x & 31;
-    float *to = wide_parking(tile, threadIdx.x >> 5) + sum_output(0, lane);
-    barrier_some(1, wide_shape<CODE, NT, PARTS, GROUPS>::WARPS * 32);
+    to += sum_output(0, lane);
 #pragma unroll
-    for (int n = 0; n < USED; n++)
+    for (int i = 0; i < COUNT; i++)
 #pragma unroll
-        for (int c = 0; c < 2; c++)
-            *(float4 *)(to + (n * 8 + sum_row(c, lane)) * PARKED) =
-                make_float4(acc[0][n * 4 + c], acc[0][n * 4 + 2 + c], acc[1][n * 4 + c], acc[1][n * 4 + 2 + c]);
+        for (int c = 0; c < 2; c++) {
+            const int n = (FIRST + i) * 4 + c;
+            *(float4 *)(to + (i * 8 + sum_row(c, lane)) * PARKED) =
+                make_float4(acc[0][n], acc[0][n + 2], acc[1][n], acc[1][n + 2]);
+        }
 }
 
 // Four sums that the blocks of a cluster parked at the same place, added in ascending order of the slices.

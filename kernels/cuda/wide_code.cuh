@@ -29,28 +29,115 @@ __device__ __forceinline__ int wide_piece(int i, int panel, int quarter, int l)
     return i * 512 + panel * 256 + ((l * 4 + (quarter ^ (l & 2))) ^ (i & 1) * 4) * 16;
 }
 
-// The codes of a block of a pair of panels, copied in the order of memory: first: the lane's in the first panel's first
-// block (lane 0's place), next: bytes from the first panel to the second.
+// Where a lane's pieces of a pair of panels begin in memory: of codes, which are copied in the order of memory, one
+// panel's for lanes of a half, or both for every lane; and the scales of its half's panel.
+template <int ROWS> struct wide_pieces {
+    const uint8_t *from[ROWS > 1 ? 2 : 1], *scale;
+    int shift;
+
+    __device__ __forceinline__ void find(const lane_weights &first, const lane_weights &second, int lane)
+    {
+        const lane_weights &mine = lane >> 4 ? second : first;
+        scale = mine.scale;
+        shift = mine.group_shift;
+        if (ROWS == 1) {
+            from[0] = mine.data + lane % 16 * 16;
+            return;
+        }
+        from[0] = first.data + lane * 16;
+        from[ROWS > 1] = second.data + lane * 16;
+    }
+};
+
+// Starts the copy of a block's codes; bytes: where it begins in a panel.
 template <int ROWS>
-__device__ __forceinline__ void wide_request(unsigned char *to, const uint8_t *first, int next, int block, int lane)
+__device__ __forceinline__ void wide_request(unsigned char *to, const wide_pieces<ROWS> &pieces, int64_t bytes,
+                                             int lane)
 {
-    first += (int64_t)block * (ROWS * 256);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const int at = (i * 32 + lane) % (16 * ROWS), row = at / 4, panel = (i * 32 + lane) / (16 * ROWS);
-        copy16(to + wide_piece(row % ROWS, panel, at % 4, row / ROWS), first + (int64_t)panel * next + at * 16, 16);
+        const int half = ROWS > 1 ? ROWS / 2 : 1, panel = ROWS > 1 ? i / half : lane >> 4;
+        const int turn = ROWS > 1 ? i % half : 0, at = ROWS > 1 ? turn * 32 + lane : lane % 16, row = at / 4;
+        copy16(to + wide_piece(row % ROWS, panel, at % 4, row / ROWS),
+               pieces.from[ROWS > 1 ? panel : 0] + bytes + turn * 512, 16);
     }
 }
 
-// What CODE::fetch gives, of codes that wide_request brought.
+// A lane's codes of a block that wide_request brought; place: wide_piece's of the lane's first row.
 template <class CODE, class WIDE>
-__device__ __forceinline__ void wide_fetch(CODE &code, const unsigned char *from, int lane, int place)
+__device__ __forceinline__ void wide_fetch(CODE &code, const unsigned char *from, int place)
 {
-    code.fetch(from, lane); // of which the scales are right
 #pragma unroll
     for (int i = 0; i < WIDE::ROWS; i++)
         WIDE::codes(&code)[i] = *(const uint4 *)(from + i * 512 + (place ^ (i & 1) * 64));
 }
+
+// The scales of a stage of EACH blocks of 32 k, of a pair of panels, in 128 EACH bytes: request() starts their copy, of blocks
+// `first` and on, of which there are `blocks` in all; fetch() takes a lane's of block i of the stage.
+struct scales_none {
+    template <int EACH, int ROWS>
+    static __device__ __forceinline__ void request(unsigned char *, const wide_pieces<ROWS> &, int, int, int)
+    {
+    }
+    template <int EACH, class CODE>
+    static __device__ __forceinline__ void fetch(CODE &, const unsigned char *, int, int, int)
+    {
+    }
+};
+
+// PIECES of 16 bytes a panel and block; a quarter has 4 bytes in each.
+template <int PIECES> struct scales_small {
+    template <int EACH, int ROWS>
+    static __device__ __forceinline__ void request(unsigned char *to, const wide_pieces<ROWS> &pieces, int first,
+                                                   int blocks, int lane)
+    {
+        const int piece = lane & 15, last = blocks * PIECES - 1 - first * PIECES;
+        if (piece < EACH * PIECES)
+            copy16(to + ((lane >> 4) * EACH * PIECES + piece) * 16,
+                   pieces.scale + (int64_t)(first * PIECES + (piece < last ? piece : last)) * 16, 16);
+    }
+    template <int EACH, class CODE>
+    static __device__ __forceinline__ void fetch(CODE &code, const unsigned char *from, int, int i, int lane)
+    {
+        code.s = *(const uint32_t *)(from + ((lane >> 4) * EACH + i) * PIECES * 16 + (lane >> 2 & 3) * 4 +
+                                     (PIECES > 1 ? (lane >> 1 & 1) * 16 : 0));
+    }
+};
+
+// 4 bytes a panel and four blocks.
+struct scales_block {
+    template <int EACH, int ROWS>
+    static __device__ __forceinline__ void request(unsigned char *to, const wide_pieces<ROWS> &pieces, int first, int,
+                                                   int lane)
+    {
+        static_assert(EACH <= 4, "a stage's blocks share a scale");
+        copy4(to + lane * 4, pieces.scale + (int64_t)(first >> 2) * 4, 4);
+    }
+    template <int EACH, class CODE>
+    static __device__ __forceinline__ void fetch(CODE &code, const unsigned char *from, int, int, int lane)
+    {
+        code.s = *(const uint32_t *)(from + lane * 4);
+    }
+};
+
+// 64 bytes a panel and group of 1 << shift blocks, 16 a quarter.
+struct scales_group {
+    template <int EACH, int ROWS>
+    static __device__ __forceinline__ void request(unsigned char *to, const wide_pieces<ROWS> &pieces, int first,
+                                                   int blocks, int lane)
+    {
+        const int piece = lane & 15, begin = first >> pieces.shift, last = (blocks - 1) >> pieces.shift,
+                  group = begin + piece / 4;
+        if (piece / 4 << pieces.shift < EACH)
+            copy16(to + (lane >> 4) * EACH * 64 + piece * 16,
+                   pieces.scale + (int64_t)(group < last ? group : last) * 64 + piece % 4 * 16, 16);
+    }
+    template <int EACH, class CODE>
+    static __device__ __forceinline__ void fetch(CODE &code, const unsigned char *from, int shift, int i, int lane)
+    {
+        code.s = *(const uint4 *)(from + (lane >> 4) * EACH * 64 + ((i >> shift) * 4 + (lane >> 2 & 3)) * 16);
+    }
+};
 
 // Those that decode.cuh has in one exact part already.
 template <class CODE, int FOLDED> struct wide_plain {
@@ -66,18 +153,25 @@ template <class CODE, int FOLDED> struct wide_plain {
         code.fragment(0, 1, l, a[1]);
     }
 };
-template <> struct wide_code<code_nvfp4> : wide_plain<code_nvfp4, 0> {
+template <> struct wide_code<code_nvfp4> : wide_plain<code_nvfp4, 0>, scales_small<2> {
     static constexpr int ROWS = 1;
     static __device__ __forceinline__ uint4 *codes(code_nvfp4 *code)
     {
         return &code->q;
     }
 };
-template <> struct wide_code<code_bf16> : wide_plain<code_bf16, 0> {
+template <> struct wide_code<code_bf16> : wide_plain<code_bf16, 0>, scales_none {
     static constexpr int ROWS = 4;
     static __device__ __forceinline__ uint4 *codes(code_bf16 *code)
     {
         return code->v;
+    }
+    // No scales, but the order in which halves of words lie.
+    template <int EACH>
+    static __device__ __forceinline__ void fetch(code_bf16 &code, const unsigned char *, int, int, int)
+    {
+        code.even = 0x5410u;
+        code.odd = 0x7632u;
     }
 };
 template <int ENCODING> struct wide_bytes {
@@ -87,14 +181,15 @@ template <int ENCODING> struct wide_bytes {
         return code->q.v;
     }
 };
-template <> struct wide_code<code_e4m3<ENC_FP8>> : wide_plain<code_e4m3<ENC_FP8>, 0>, wide_bytes<ENC_FP8> {
+template <> struct wide_code<code_e4m3<ENC_FP8>> : wide_plain<code_e4m3<ENC_FP8>, 0>, wide_bytes<ENC_FP8>, scales_none {
 };
 template <>
-struct wide_code<code_e4m3<ENC_FP8_BLOCK>> : wide_plain<code_e4m3<ENC_FP8_BLOCK>, 4>, wide_bytes<ENC_FP8_BLOCK> {
+struct wide_code<code_e4m3<ENC_FP8_BLOCK>>
+    : wide_plain<code_e4m3<ENC_FP8_BLOCK>, 4>, wide_bytes<ENC_FP8_BLOCK>, scales_block {
 };
 
 // Four significant bits times a power of two. A scale of 2^-127 is a subnormal bf16.
-template <> struct wide_code<code_e4m3<ENC_MXFP8>> : wide_bytes<ENC_MXFP8> {
+template <> struct wide_code<code_e4m3<ENC_MXFP8>> : wide_bytes<ENC_MXFP8>, scales_small<1> {
     static constexpr bool AVAILABLE = true, HALF = false, BIASED = false;
     static constexpr int FOLD = 0;
     static __device__ __forceinline__ float factor()
@@ -122,7 +217,7 @@ template <> struct wide_code<code_e4m3<ENC_MXFP8>> : wide_bytes<ENC_MXFP8> {
     }
 };
 
-template <> struct wide_code<code_affine<4>> {
+template <> struct wide_code<code_affine<4>> : scales_group {
     static constexpr bool AVAILABLE = true, HALF = true, BIASED = true;
     static constexpr int FOLD = 0, ROWS = 1;
     static __device__ __forceinline__ uint4 *codes(code_affine<4> *code)
