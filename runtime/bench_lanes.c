@@ -120,6 +120,9 @@ static bool turns_until(struct bench *b, struct stream *stream, enum stream_phas
             return false;
         for (int n = 1; reader && n > 0; *taken += n)
             n = stream_take(reader, ids, MAX_WINDOW);
+        if (!busy && stream_phase(stream) < phase) // it waits for pages that the other one keeps
+            return error_set(error, "--beside: the pool has no room for both streams: use a larger --pool-pages, or "
+                                    "ask for less");
     }
     if (stream_phase(stream) == STREAM_FAILED)
         return error_set(error, "%s", stream_error(stream));

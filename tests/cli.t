@@ -88,6 +88,7 @@ ok $? "with as many as it says it fits"
 bad "use --pool-pages $more " eval --quiet --pool-pages $((more - 1)) --tokens-file "$scratch/600" --greedy 4
 bad "use --pool-pages" run --quiet --raw -n 4 --pool-pages "$least" -f "$scratch/tars"
 bad "use --pool-pages" bench --quiet --pool-pages "$least" --prompt 512 --decode 8 --repeat 1
+bad "the pool has no room for both" bench --quiet --pool-pages 30 --prompt 16 --decode 64 --repeat 1 --beside 600
 "$binary" serve --port 0 --pool-pages "$least" --prompt-cache-gib 0 >"$out" 2>"$err" &
 served=$!
 for _ in $(seq 300); do grep -q listening "$out" && break || sleep 0.1; done
