@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What dialects of chat refuse by the name of a field: wrong types, and places in a conversation. A part of dialects_test.c.
+// What dialects of chat refuse by the name of a field: wrong types, what is no tool, and places in a conversation. A part of dialects_test.c.
 
 #ifndef DIALECTS_REFUSED_H
 #define DIALECTS_REFUSED_H
@@ -117,6 +117,103 @@ static void values_shown(void)
         json_decref(value);
     }
     ok(!wrong, "numbers are shown with the digits that they need", NULL);
+}
+
+// ---- tools -----------------------------------------------------------------------------------------------------------------------
+
+static const struct {
+    handler *handle;
+    const char *body, *tool;
+} tool_ways[] = {
+    {chat_handle, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [%s]}",
+     "{\"type\": \"function\", \"function\": {\"name\": %s, \"description\": %s, \"parameters\": %s}}"},
+    {chat_handle,
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tool_choice\": \"none\", \"tools\": [%s]}",
+     "{\"type\": \"function\", \"function\": {\"name\": %s, \"description\": %s, \"parameters\": %s}}"},
+    {messages_handle, "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": [%s]}",
+     "{\"type\": \"custom\", \"name\": %s, \"description\": %s, \"input_schema\": %s}"},
+    {responses_handle, "{\"input\": \"x\", \"tools\": [%s]}",
+     "{\"type\": \"function\", \"name\": %s, \"description\": %s, \"parameters\": %s}"},
+};
+
+static const struct {
+    const char *name, *text, *schema, *field; // field: that is at fault, SCHEMA as the dialect calls it; NULL: none
+} no_tools[] = {
+    {"\"f\"", "\"d\"", "{}", NULL},
+    {"\"f\"", "null", "{}", NULL},
+    {"3", "\"d\"", "{}", "name"},
+    {"\"\"", "\"d\"", "{}", "name"},
+    {"null", "\"d\"", "{}", "name"},
+    {"\"a>b\"", "\"d\"", "{}", "name"},
+    {"\"a\\nb\"", "\"d\"", "{}", "name"},
+    {"\"f\"", "3", "{}", "description"},
+    {"\"f\"", "[\"d\"]", "{}", "description"},
+    {"\"f\"", "\"d\"", "3", "SCHEMA"},
+    {"\"f\"", "\"d\"", "{\"type\": \"array\"}", "SCHEMA.type"},
+    {"\"f\"", "\"d\"", "{\"type\": [\"string\", \"null\"]}", "SCHEMA.type"},
+    {"\"f\"", "\"d\"", "{\"type\": [\"object\", \"null\"]}", NULL},
+    {"\"f\"", "\"d\"", "{\"properties\": {\"a-b c.d\": {}}}", NULL},
+    {"\"f\"", "\"d\"", "{\"properties\": {\"a\": {}, \"\": {}}}", "SCHEMA.properties"},
+    {"\"f\"", "\"d\"", "{\"properties\": {\"a<b\": {}}}", "SCHEMA.properties"},
+    {"\"f\"", "\"d\"", "{\"properties\": {\"a>b\": {}}}", "SCHEMA.properties"},
+    {"\"f\"", "\"d\"", "{\"properties\": {\"a\\nb\": {}}}", "SCHEMA.properties"},
+};
+
+enum { TOOL_WAYS = sizeof tool_ways / sizeof *tool_ways, NO_TOOLS = sizeof no_tools / sizeof *no_tools };
+
+// Whether row t, one more for a name that is there twice, is answered as it should be.
+static bool tool_answered(size_t w, size_t t, bool xml)
+{
+    char tool[512], body[1200], twice[1040], field[80];
+    handler *handle = tool_ways[w].handle;
+    const bool doubled = t == NO_TOOLS;
+    const char *at = doubled ? "name" : no_tools[t].field, *more = "";
+    if (at && !xml && !strcmp(at, "SCHEMA.properties")) // names of parameters are markers in XML alone
+        at = NULL;
+    if (at && !strncmp(at, "SCHEMA", 6)) {
+        more = at + 6;
+        at = handle == messages_handle ? "input_schema" : "parameters";
+    }
+    t = doubled ? 0 : t;
+    snprintf(tool, sizeof tool, tool_ways[w].tool, no_tools[t].name, no_tools[t].text, no_tools[t].schema);
+    snprintf(twice, sizeof twice, doubled ? "%s, %s" : "%s", tool, tool);
+    snprintf(body, sizeof body, tool_ways[w].body, twice);
+    snprintf(field, sizeof field,
+             handle == messages_handle ? "tools.%d.%s%s: "
+             : handle == chat_handle   ? "tools[%d].function.%s%s: "
+                                       : "tools[%d].%s%s: ",
+             doubled, at ? at : "", more);
+    const bool took = ask(handle, parsed(body), NULL);
+    const char *message = text_at(sent.whole, "message");
+    const bool good = at ? !took && sent.status == 400 && !strncmp(message, field, strlen(field)) : took;
+    if (!good)
+        printf("# %s: %d %s\n", body, sent.status, message);
+    over();
+    return good;
+}
+
+// What is no tool is refused in every dialect, whether the model can call any or not.
+static void tools_refused(void)
+{
+    static const enum reply_dialect styles[] = {REPLY_PLAIN, REPLY_XML};
+    const enum reply_dialect before = server.style.dialect;
+    for (int s = 0; s < 2; s++) {
+        int wrong = 0;
+        server.style.dialect = styles[s];
+        for (size_t w = 0; w < TOOL_WAYS; w++)
+            for (size_t t = 0; t <= NO_TOOLS; t++)
+                wrong += !tool_answered(w, t, s == 1);
+        for (size_t w = 0; w < TOOL_WAYS; w++) {
+            char body[256];
+            snprintf(body, sizeof body, tool_ways[w].body, "5");
+            const bool took = ask(tool_ways[w].handle, parsed(body), NULL);
+            const char *message = text_at(sent.whole, "message");
+            wrong += took || (!strstr(message, "tools.0: an object") && !strstr(message, "tools[0]: an object"));
+            over();
+        }
+        ok(!wrong, s ? "and by one that has them" : "what is no tool is refused by a model without calls", NULL);
+    }
+    server.style.dialect = before;
 }
 
 #endif

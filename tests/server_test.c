@@ -3,32 +3,10 @@
 // The server over a loopback connection, with the embedded model: what clients rely on, what is refused and how.
 // Red controls: a stop string that is not asked for is in the text; another seed has another hash; a held stream is seen as load.
 
-#include "tests/http.h"
-#include "tests/tap.h"
+#include "tests/server_limits.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
-
-static int port;
-
-#define CHAT "/v1/chat/completions"
-#define ASK  "\"messages\":[{\"role\":\"user\",\"content\":\"What does the tar command do?\"}]"
-
-// A POST is answered with this status, and its error's message holds this text.
-static void refused(const char *path, const char *body, int status, const char *text, const char *name)
-{
-    struct reply r = http_ask(port, path, body);
-    ok(r.status == status && strstr(json_at(r.body.data, "error.message"), text), name, r.body.data);
-    reply_free_all(&r);
-}
-
-// A raw request is answered with this status.
-static void raw(const char *request, size_t bytes, int status, const char *name)
-{
-    struct reply r = http_raw(port, request, bytes);
-    ok(r.status == status, name, r.raw.data);
-    reply_free_all(&r);
-}
 
 static char *sha_of(const char *body)
 {
@@ -378,7 +356,6 @@ static void heads(void)
     memset(request + bytes, 'a', 70000);
     strcpy(request + bytes + 70000, "\r\n\r\n");
     raw(request, strlen(request), 431, "a head of 70 kB is 431");
-#define POST                    "POST " CHAT " HTTP/1.1\r\n"
 #define RAW(text, status, name) raw(text, sizeof text - 1, status, name)
     RAW(POST "Host: t\r\nContent-Length: 99999999999\r\n\r\n", 413, "a length of 99 GB is 413 before the body");
     RAW(POST "Host: t\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400, "two lengths are 400");
@@ -407,76 +384,7 @@ static void heads(void)
     close(fd);
 }
 
-// A chunked body without end is cut off, and costs no memory beyond the limit.
-static void long_body(void)
-{
-    enum { PIECE = 1 << 20 };
-    char *piece = malloc(PIECE + 32);
-    int head = snprintf(piece, 32, "%x\r\n", PIECE);
-    memset(piece + head, ' ', PIECE);
-    memcpy(piece + head + PIECE, "\r\n", 2);
-    int fd = http_connect(port);
-    static const char start[] = POST "Host: t\r\nTransfer-Encoding: chunked\r\n\r\n";
-    bool sent = http_put(fd, start, sizeof start - 1);
-    for (int i = 0; sent && i < 33; i++)
-        sent = http_put(fd, piece, (size_t)head + PIECE + 2);
-    sent = sent && http_put(fd, "0\r\n\r\n", 5);
-    struct reply r = http_read(fd);
-    ok(r.status == 413, "33 MB in chunks are 413", r.raw.data);
-    reply_free_all(&r);
-    close(fd);
-    free(piece);
-}
-
 // ---- several at once ---------------------------------------------------------------------------------------------------------------
-
-// A process's resident bytes; 0: not known.
-static long resident(pid_t pid)
-{
-    char path[64];
-    long pages = 0, whole = 0;
-    snprintf(path, sizeof path, "/proc/%d/statm", (int)pid);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%ld %ld", &whole, &pages) != 2)
-        pages = 0;
-    if (file)
-        fclose(file);
-    return pages * sysconf(_SC_PAGESIZE);
-}
-
-// Tokens of a text take many times its bytes: what is too long is refused, and what was taken is given back.
-static void tokens_of_long_texts(pid_t pid)
-{
-    enum { MOST = 4 << 20, ROOM = 24 << 20 };
-    char *body = malloc(MOST + 64);
-    int good = 0;
-    memset(body, 'a', MOST + 64);
-    memcpy(body, "{\"prompt\":\"", 11);
-    memcpy(body + MOST + 1 - 2, "\"}", 3);
-    refused("/tokenize", body, 413, "4194304 bytes, which are the most that /tokenize takes",
-            "a text that is too long");
-    refused("/v1/detokenize", body, 413, "4194304 bytes", "and so are tokens");
-    memcpy(body + MOST - 2, "\"}", 3);
-    struct reply r = http_ask(port, "/tokenize", "{\"prompt\":\"a\"}");
-    reply_free_all(&r);
-    const long before = resident(pid);
-    for (int i = 0; i < 4; i++) {
-        r = http_ask(port, "/tokenize", body);
-        good += r.status == 200;
-        reply_free_all(&r);
-    }
-    const double until = http_now() + REST_SECONDS;
-    while (resident(pid) > before + ROOM && http_now() < until)
-        http_sleep(0.05);
-    ok(good == 4, "the longest text is taken, though it is one word", NULL);
-    char detail[80];
-    snprintf(detail, sizeof detail, "%ld bytes before, %ld after", before, resident(pid));
-    if (getenv("BINARY")) // a sanitizer's allocator keeps what it has
-        ok(true, "memory is given back # SKIP of another build", NULL);
-    else
-        ok(resident(pid) <= before + ROOM, "and its memory is given back", detail);
-    free(body);
-}
 
 static void together(void)
 {
