@@ -105,16 +105,24 @@ local function append_step(ops, i)
     return next + norms - i
 end
 
+-- Ops that add a row to what they change, by the operand that they change.
+local RESIDUAL = { hc_inject = "r", add = "x" }
+
+-- Whether `norm` norms what the residual op `op` leaves.
+local function normed(op, norm)
+    return norm and norm.name == "norm" and same(arg(op, RESIDUAL[op.name]), arg(norm, "x"))
+end
+
 -- How many ops from `i` on a target may do in one launch. Of what they leave, others read the last one's outputs, what
 -- the first changes in place, choices of experts, and normed queries.
 local function step(ops, i)
     local op, second, third = ops[i], ops[i + 1], ops[i + 2]
     if not second or second.pass ~= op.pass then return 1 end
     if third and third.pass ~= op.pass then third = nil end
-    if op.name == "hc_inject" and second.name == "norm" and same(arg(op, "r"), arg(second, "x")) then return 2 end
-    if op.name == "moe_sum" and second.name == "hc_inject" and same(arg(op, "y"), arg(second, "y"))
+    if RESIDUAL[op.name] and normed(op, second) then return 2 end
+    if op.name == "moe_sum" and RESIDUAL[second.name] and same(arg(op, "y"), arg(second, "y"))
         and only_reader(ops, i, arg(op, "y"), i + 1) then
-        return third and third.name == "norm" and same(arg(second, "r"), arg(third, "x")) and 3 or 2
+        return normed(second, third) and 3 or 2
     end
     if glu_product(ops, i) then return 2 end
     if op.name == "route" and third and glu_product(ops, i + 1) and not reads(second, written(op)) then return 3 end

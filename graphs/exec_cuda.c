@@ -35,6 +35,9 @@ static const char *const names[KERNEL_COUNT] = {
     X(inject_norm, KERNEL_hc_inject, KERNEL_norm)                                                                      \
     X(sum_inject, KERNEL_moe_sum, KERNEL_hc_inject)                                                                    \
     X(sum_inject_norm, KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm)                                                  \
+    X(add_norm, KERNEL_add, KERNEL_norm)                                                                               \
+    X(sum_add, KERNEL_moe_sum, KERNEL_add)                                                                             \
+    X(sum_add_norm, KERNEL_moe_sum, KERNEL_add, KERNEL_norm)                                                           \
     X(glu_linear, KERNEL_glu, KERNEL_linear)                                                                           \
     X(route_glu_linear, KERNEL_route, KERNEL_glu, KERNEL_linear)                                                       \
     X(linear_mix, KERNEL_linear, KERNEL_hc_mix)                                                                        \

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps around a hyper-connection's injection in one launch: the sum of the experts before it, the norm of the streams after it.
+// Steps around a residual in one launch: the sum of the experts before it, a hyper-connection's injection or a plain addition, and
+// the norm behind it.
 //
-// Invariant: the same operations in the same order as moe_sum, hc_inject and norm one after the other; a block has one stream
-// of one row.
+// Invariant: the same operations in the same order as moe_sum, hc_inject or add, and norm one after the other; a block has
+// one stream of one row. A plain residual is one stream with the factor 1, which a product and sum of one rounding leaves alone.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mixture.cuh"
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(1024) inject_kernel(const __grid_constant__ st
     pdl_wait();
     pdl_trigger();
     const int32_t live = *(const volatile int32_t *)&a.inject.pass->rows; // looked at when all else is on its way
-    const float inject = f_mul(2.0f, f_sigmoid(a.inject.inject[r * a.inject.ldi + c]));
+    const float inject = a.inject.inject ? f_mul(2.0f, f_sigmoid(a.inject.inject[r * a.inject.ldi + c])) : 1.0f;
     float *stream = a.inject.r + r * a.inject.streams * dim + at, sum = 0;
 #pragma unroll
     for (int n = 0; n < INJECT_KEEP; n++)
@@ -73,7 +74,7 @@ static cudaError_t inject_launch(cudaStream_t stream, const struct moe_sum_args 
     struct inject_step a = {};
     if (!vec_fits(inject->y, 0, dim) || !vec_fits(inject->r, 0, dim) || (int64_t)threads * 4 * INJECT_KEEP < dim)
         return cudaErrorNotSupported;
-    if (sum && (!moe_sum_wide(sum) || sum->width != dim || rows > SUM_ROWS))
+    if (sum && (!moe_sum_wide(sum) || sum->width != dim || (inject->streams > 1 && rows > SUM_ROWS)))
         return cudaErrorNotSupported;
     if (norm && (norm->groups != inject->streams || norm->dim != dim || norm->ldx != inject->streams * dim ||
                  !vec_fits(norm->y, norm->ldy, dim) || !vec_fits(norm->w, 0, dim)))
@@ -106,4 +107,30 @@ extern "C" cudaError_t cuda_sum_inject_norm(cudaStream_t stream, const void *con
 {
     return inject_launch(stream, (const struct moe_sum_args *)args[0], (const struct hc_inject_args *)args[1],
                          (const struct norm_args *)args[2], rows);
+}
+
+// The same with add in place of hc_inject, where rows lie one behind the other.
+static cudaError_t add_launch(cudaStream_t stream, const struct moe_sum_args *sum, const struct add_args *add,
+                              const struct norm_args *norm, int rows)
+{
+    const struct hc_inject_args plain = {add->pass, 1, add->width, 0, NULL, add->y, add->x};
+    if (add->ldx != add->width || (!sum && add->ldy != add->width))
+        return cudaErrorNotSupported;
+    return inject_launch(stream, sum, &plain, norm, rows);
+}
+
+extern "C" cudaError_t cuda_add_norm(cudaStream_t stream, const void *const *args, int rows)
+{
+    return add_launch(stream, NULL, (const struct add_args *)args[0], (const struct norm_args *)args[1], rows);
+}
+
+extern "C" cudaError_t cuda_sum_add(cudaStream_t stream, const void *const *args, int rows)
+{
+    return add_launch(stream, (const struct moe_sum_args *)args[0], (const struct add_args *)args[1], NULL, rows);
+}
+
+extern "C" cudaError_t cuda_sum_add_norm(cudaStream_t stream, const void *const *args, int rows)
+{
+    return add_launch(stream, (const struct moe_sum_args *)args[0], (const struct add_args *)args[1],
+                      (const struct norm_args *)args[2], rows);
 }
