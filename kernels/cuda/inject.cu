@@ -8,11 +8,13 @@
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mixture.cuh"
+#include "kernels/cuda/settle.cuh"
 
 enum {
-    INJECT_KEEP = 2,
-    SUM_ROWS = 64
-}; // vectors a thread; rows up to which each stream's block may sum the experts anew
+    INJECT_THREADS = 1024,
+    INJECT_KEEP = 2, // vectors a thread, at most
+    SUM_ROWS = 64,   // rows up to which each stream's block may sum the experts anew
+};
 
 struct inject_step {
     struct moe_sum_args sum;
@@ -20,49 +22,71 @@ struct inject_step {
     struct norm_args norm;
 };
 
-template <bool SUM, bool NORM>
-__global__ void __launch_bounds__(1024) inject_kernel(const __grid_constant__ struct inject_step a)
+template <bool SUM, bool NORM, int KEEP>
+__global__ void __launch_bounds__(INJECT_THREADS) inject_kernel(const __grid_constant__ struct inject_step a)
 {
     __shared__ float space[WARP];
     const int64_t r = blockIdx.y, c = blockIdx.x, at = c * a.inject.dim;
     const int32_t dim = a.inject.dim, step = (int32_t)blockDim.x * 4, first = (int32_t)threadIdx.x * 4;
-    vec<4> weight[INJECT_KEEP], kept[INJECT_KEEP];
+    vec<4> weight[KEEP], kept[KEEP];
 #pragma unroll
-    for (int n = 0; n < INJECT_KEEP; n++)
+    for (int n = 0; n < KEEP; n++)
         if (NORM && first + n * step < dim)
             weight[n] = vec_load<4>(a.norm.w + at + first + n * step);
+    float *stream = a.inject.r + r * a.inject.streams * dim + at, sum = 0;
+    float *normed = a.norm.y + r * a.norm.ldy + at;
+    const float *added = a.inject.y + r * dim, *gates = a.inject.inject ? a.inject.inject + r * a.inject.ldi + c : NULL;
+    settle(stream);
+    settle(normed);
+    settle(added);
+    settle(gates);
     pdl_wait();
     pdl_trigger();
     const int32_t live = *(const volatile int32_t *)&a.inject.pass->rows; // looked at when all else is on its way
-    const float inject = a.inject.inject ? f_mul(2.0f, f_sigmoid(a.inject.inject[r * a.inject.ldi + c])) : 1.0f;
-    float *stream = a.inject.r + r * a.inject.streams * dim + at, sum = 0;
+    const float gate = gates ? *gates : 0.0f;
+    vec<4> y[KEEP];
 #pragma unroll
-    for (int n = 0; n < INJECT_KEEP; n++)
-        if (first + n * step < dim) {
+    for (int n = 0; n < KEEP; n++)
+        if (first + n * step < dim) { // all are under way before one is stored
             const int32_t i = first + n * step;
             kept[n] = vec_load<4>(stream + i);
-            const vec<4> y = SUM ? moe_sum_at<4>(a.sum, r, i) : vec_load<4>(a.inject.y + r * dim + i);
+            y[n] = SUM ? moe_sum_at<4>(a.sum, r, i) : vec_load<4>(added + i);
+        }
+    const float inject = gates ? f_mul(2.0f, f_sigmoid(gate)) : 1.0f;
+#pragma unroll
+    for (int n = 0; n < KEEP; n++)
+        if (first + n * step < dim) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                kept[n].v[j] = fmaf(inject, y.v[j], kept[n].v[j]);
+                kept[n].v[j] = fmaf(inject, y[n].v[j], kept[n].v[j]);
             if (r < live)
-                vec_store<4>(stream + i, kept[n]);
+                vec_store<4>(stream + first + n * step, kept[n]);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 sum = fmaf(kept[n].v[j], kept[n].v[j], sum);
         }
     if (!NORM || r >= live)
         return;
-    float *y = a.norm.y + r * a.norm.ldy + at;
     const float factor = 1.0f / sqrtf(block_sum(sum, space) / (float)dim + a.norm.eps);
 #pragma unroll
-    for (int n = 0; n < INJECT_KEEP; n++)
+    for (int n = 0; n < KEEP; n++)
         if (first + n * step < dim) {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 kept[n].v[j] = f_mul(f_mul(kept[n].v[j], factor), weight[n].v[j]);
-            vec_store<4>(y + first + n * step, kept[n]);
+            vec_store<4>(normed + first + n * step, kept[n]);
         }
+}
+
+template <int KEEP>
+static cudaError_t inject_launch_of(cudaStream_t stream, const struct inject_step &a, bool sum, bool norm, dim3 grid,
+                                    unsigned threads)
+{
+    if (sum && norm)
+        return launch(stream, grid, threads, 0, inject_kernel<true, true, KEEP>, a);
+    if (sum)
+        return launch(stream, grid, threads, 0, inject_kernel<true, false, KEEP>, a);
+    return launch(stream, grid, threads, 0, inject_kernel<false, true, KEEP>, a);
 }
 
 // sum, norm: NULL when the step is without.
@@ -70,7 +94,7 @@ static cudaError_t inject_launch(cudaStream_t stream, const struct moe_sum_args 
                                  const struct hc_inject_args *inject, const struct norm_args *norm, int rows)
 {
     const int32_t dim = inject->dim;
-    const unsigned threads = threads_for(dim, 4, 1024);
+    const unsigned threads = threads_for(dim, 4, INJECT_THREADS);
     struct inject_step a = {};
     if (!vec_fits(inject->y, 0, dim) || !vec_fits(inject->r, 0, dim) || (int64_t)threads * 4 * INJECT_KEEP < dim)
         return cudaErrorNotSupported;
@@ -85,11 +109,9 @@ static cudaError_t inject_launch(cudaStream_t stream, const struct moe_sum_args 
     if (norm)
         a.norm = *norm;
     const dim3 grid((unsigned)inject->streams, (unsigned)rows);
-    if (sum && norm)
-        return launch(stream, grid, threads, 0, inject_kernel<true, true>, a);
-    if (sum)
-        return launch(stream, grid, threads, 0, inject_kernel<true, false>, a);
-    return launch(stream, grid, threads, 0, inject_kernel<false, true>, a);
+    return (int64_t)threads * 4 < dim
+               ? inject_launch_of<INJECT_KEEP>(stream, a, sum != NULL, norm != NULL, grid, threads)
+               : inject_launch_of<1>(stream, a, sum != NULL, norm != NULL, grid, threads);
 }
 
 extern "C" cudaError_t cuda_inject_norm(cudaStream_t stream, const void *const *args, int rows)

@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/linear.cuh"
 #include "kernels/cuda/route.cuh"
+#include "kernels/cuda/settle.cuh"
 #ifndef CUDA_EMULATION
 #include "kernels/cuda/cluster.cuh"
 #endif
@@ -70,9 +71,9 @@ __device__ __forceinline__ linear_unit unit_at(const struct linear_args &a, cons
     return u;
 }
 
-__device__ __forceinline__ int linear_rows(const struct linear_args &a)
+__device__ __forceinline__ int linear_rows(const struct linear_args &a, int live)
 {
-    return a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1);
+    return live * (a.row_multiple > 1 ? a.row_multiple : 1);
 }
 
 __device__ __forceinline__ int linear_tiles(const linear_plan &plan, int rows)
@@ -92,7 +93,7 @@ __device__ __forceinline__ void linear_put(const struct linear_args &a, const li
         }
         if (tile == 0) {
             pdl_wait();
-            tiles = linear_tiles(plan, linear_rows(a));
+            tiles = linear_tiles(plan, linear_rows(a, a.pass->rows));
         }
     }
 }
@@ -221,8 +222,9 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     share s = share_open(plan.room, plan.splits, memory);
     pdl_wait();
     pdl_trigger();
-    const int rows = linear_rows(a), wide = 1 << plan.room.shift; // rows: looked at when sums are there
-    for (int tile = 0; tile == 0 || tile < linear_tiles(plan, rows); tile++) {
+    int live = a.pass->rows;
+    const int wide = 1 << plan.room.shift;
+    for (int tile = 0; tile == 0 || tile < linear_tiles(plan, linear_rows(a, live)); tile++) {
         const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
         s.tile = {a.x,
                   a.ldx,
@@ -250,6 +252,8 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.sums = sums + (warp * 32 << plan.room.shift);
             const float factor = a.part[u.part].alpha * (s.w->global ? *s.w->global : 1.0f);
             share_run<CODE, EIGHT>::run(&s);
+            settle(live);
+            const int rows = linear_rows(a, live);
             if (plan.cluster)
                 linear_meet(a, plan, u, rows, factor, sums, memory);
             else if (plan.step.y)
