@@ -157,10 +157,12 @@ end
 function Builder:index_select(cache, q, options)
     local blocks = self:value(options.keep, { type = "i32" })
     local counts = self:value(1, { type = "i32" })
+    local scratch = self.class == "decode" and self:scratch(self.sizes.index_select_scratch(self.capacity[self.pass])) or nil
     local a, b, c = cached(self, cache)
     self:op("index_select", {
         a, b, c, { "heads", "int", options.heads }, { "ratio", "int", options.ratio }, { "keep", "int", options.keep },
         { "ldq", "int", q.ld }, { "q", "in", q }, { "blocks", "out", blocks }, { "counts", "out", counts },
+        { "scratch", "scratch", scratch },
     }, { shape = options.heads .. "x" .. cache.index .. " top " .. options.keep })
     return { blocks = blocks, counts = counts, ratio = options.ratio, keep = options.keep }
 end
@@ -169,6 +171,7 @@ end
 function Builder:attention(cache, q, options)
     local y = self:value(options.heads * cache.dim)
     local chosen, gate = options.chosen, options.gate
+    local scratch = self.class == "decode" and self:scratch(self.sizes.attention_scratch(cache.dim)) or nil
     local a, b, c = cached(self, cache)
     self:op("attention", {
         a, b, c, { "heads", "int", options.heads }, { "ldq", "int", q.ld }, { "ldg", "int", gate and gate.ld or 0 },
@@ -176,7 +179,7 @@ function Builder:attention(cache, q, options)
         { "ratio", "int", chosen and chosen.ratio or 0 }, { "keep", "int", chosen and chosen.keep or 0 },
         { "scale", "float", options.scale }, { "q", "in", q }, { "gate", "in", gate },
         { "blocks", "in", chosen and chosen.blocks }, { "counts", "in", chosen and chosen.counts }, { "y", "out", y },
-        { "row_class", "class", self.class }, { "early", "int", 0 },
+        { "row_class", "class", self.class }, { "early", "int", 0 }, { "scratch", "scratch", scratch },
     }, { shape = string.format("%d/%dx%d", options.heads, cache.heads, cache.dim) })
     return y
 end

@@ -114,9 +114,11 @@ add("commit", { order = "none", samples = {} })
 
 local function round_up(a, unit) return (a + unit - 1) // unit * unit end
 
--- Bytes of memory that kernels use within a launch: the formulas of kernels/cpu/layout.h.
+-- Bytes of memory that kernels use within a launch: the formulas of kernels/cpu/layout.h and ops.h.
 ops.scratch = {
     linear_scratch = function(rows, k) return 10 * round_up(rows, 16) * round_up(k, 128) end,
+    index_select_scratch = function(rows) return 4 * 65536 * math.min(rows, 8) end,
+    attention_scratch = function(dim) return 2048 * dim end,
     experts_groups = function(rows, slots, experts) return round_up(64 + 4 * (2 * experts + 1 + rows * slots), 64) end,
 }
 

@@ -66,8 +66,9 @@ steps|0|A=|cuda_ops_host steps
 append|0|A=|cuda_ops_host append
 control|0|A=|cuda_ops_host control
 select|0|A=|cuda_ops_host select
-select, where scores have little room|0|FAKE_ROOM=33|cuda_ops_host select
-select, the same without clusters|0|FAKE_ROOM=33 FAKE_MAJOR=8|cuda_ops_host select
+long rows|0|A=|cuda_ops_host long
+select, where scores have little room|0|FAKE_ROOM=6|cuda_ops_host select
+select, the same without clusters|0|FAKE_ROOM=6 FAKE_MAJOR=8|cuda_ops_host select
 rows, last threads first|0|FAKE_ORDER=down|cuda_ops_host rows
 append, last threads first|0|FAKE_ORDER=down|cuda_ops_host append
 steps, a block as far as it can|0|FAKE_ORDER=blocks|cuda_ops_host steps

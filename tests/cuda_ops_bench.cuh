@@ -337,6 +337,33 @@ static void bench_norms(const struct kv_append_args &append, const struct index_
     bench("the same in one step", bench_append_step, &all, rows, count);
 }
 
+enum { BENCH_LONG = 2048 }; // positions of contexts whose rows may have several clusters
+
+static void bench_select(struct index_select_args *a, int rows, int context, int count)
+{
+    char name[64];
+    if (context >= BENCH_LONG) {
+        snprintf(name, sizeof name, "index_select at %d, one cluster a row", context);
+        bench(name, cuda_index_select, a, rows, count);
+    }
+    a->scratch = take<uint8_t>(index_select_scratch_bytes(rows));
+    snprintf(name, sizeof name, "index_select at %d", context);
+    bench(name, cuda_index_select, a, rows, count);
+}
+
+static void bench_attend(struct attention_args *a, int rows, int context, int count)
+{
+    char name[64];
+    const int heads = a->heads, kv_heads = a->layout.kv_heads;
+    if (context >= BENCH_LONG) {
+        snprintf(name, sizeof name, "attention %d/%d at %d, one cluster a row", heads, kv_heads, context);
+        bench(name, cuda_attention, a, rows, count);
+    }
+    a->scratch = take<uint8_t>(attention_scratch_bytes(a->layout.dim));
+    snprintf(name, sizeof name, "attention %d/%d %s at %d", heads, kv_heads, a->counts ? "sparse" : "dense", context);
+    bench(name, cuda_attention, a, rows, count);
+}
+
 // rows rows at the end of a context.
 static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count)
 {
@@ -368,17 +395,15 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     float *iq = take_floats(rows * 512LL, 1), *w = take_floats(256, 1);
     int32_t *blocks = take<int32_t>(rows * 512LL), *counts = take<int32_t>(rows);
     float *qg = take_floats(rows * 24LL * 512, 1), *k = take_floats(rows * 512LL, 1);
-    char name[64];
     push_all();
     struct kv_append_args append = {p, lanes, kv, 512, 512, 128, q, q, iq};
     struct index_pool_args pool = {p, lanes, kv, 4, 64, 1e-6f, w, w};
-    struct index_select_args select = {p, lanes, kv, 4, 4, 512, 512, iq, blocks, counts};
+    struct index_select_args select = {p, lanes, kv, 4, 4, 512, 512, iq, blocks, counts, NULL};
     if (sparse) {
         bench_norms(append, pool, qg, k, rows, count);
         bench("kv_append", cuda_kv_append, &append, rows, count);
         bench("index_pool", cuda_index_pool, &pool, rows, count);
-        snprintf(name, sizeof name, "index_select at %d", context);
-        bench(name, cuda_index_select, &select, rows, count);
+        bench_select(&select, rows, context, count);
     }
     struct attention_args a = {};
     a.pass = p;
@@ -396,8 +421,7 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     a.counts = sparse ? counts : NULL;
     a.y = y;
     a.row_class = rows > 128 ? CLASS_PROMPT : CLASS_DECODE;
-    snprintf(name, sizeof name, "attention %d/%d %s at %d", heads, kv_heads, sparse ? "sparse" : "dense", context);
-    bench(name, cuda_attention, &a, rows, count);
+    bench_attend(&a, rows, context, count);
     a.early = 1;
     const struct bench_choice choice = {select, a};
     if (sparse)
@@ -438,7 +462,18 @@ static void bench_attention(void)
     }
 }
 
-// what: NULL, everything; "attention" or "deltanet".
+// Rows of long contexts: a lane's, a window's, those of eight lanes.
+static void bench_long(void)
+{
+    for (int rows = 1; rows <= 8; rows *= rows == 1 ? 4 : 2)
+        for (int context = 1024; context <= 131072; context *= rows == 1 ? 2 : 8) {
+            bench_cache(rows, context, 16, 2, false, 20);
+            if (context >= 8192)
+                bench_cache(rows, context, 24, 2, true, 20);
+        }
+}
+
+// what: NULL, everything; "attention", "deltanet" or "long".
 static void bench_all(const char *what)
 {
     bench_warm(500000);
@@ -446,6 +481,8 @@ static void bench_all(const char *what)
         bench_deltanet();
     if (what && strcmp(what, "deltanet") == 0)
         return;
+    if (what && strcmp(what, "long") == 0)
+        return bench_long();
     bench_attention();
     if (what)
         return;

@@ -78,7 +78,7 @@ static inline float rig_float(float scale)
 
 // ---- memory on both sides ------------------------------------------------------------------------------------------------------
 
-enum { RIG_ARENA = 256 << 20, RIG_SLOTS = 256 };
+enum { RIG_ARENA = 512 << 20, RIG_SLOTS = 256 };
 
 static uint8_t *rig_host, *rig_device, *rig_seen;
 static size_t rig_used;

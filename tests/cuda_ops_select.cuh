@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// index_select alone, over rows of so many blocks that a launch has no room for all their scores: the choices of the CPU target, which
-// are exact, since queries and pooled rows are small integers (so many scores are equal, too).
+// index_select alone, over rows of so many blocks that several clusters score them, or that a launch has no room for all their scores:
+// the choices of the CPU target, which are exact, since queries and pooled rows are small integers (so many scores are equal, too).
+// Faults that must be found: a counter that is not cleared, a choice by a cluster before the last, scores of another range.
 
 #ifndef CUDA_OPS_SELECT_CUH
 #define CUDA_OPS_SELECT_CUH
@@ -10,9 +11,19 @@
 
 enum { SELECT_PAGE = 64, SELECT_KEEP = 96, SELECT_DIM = 16, SELECT_TEST_HEADS = 3, SELECT_TEST_ROWS = 3 };
 
+// Whether the device wrote anything to the scratch.
+static bool select_touched(const uint8_t *scratch, int64_t bytes)
+{
+    const uint8_t *seen = pull(scratch, bytes);
+    for (int64_t i = 0; i < bytes; i++)
+        if (seen[i] != 0xff)
+            return true;
+    return false;
+}
+
 // `blocks` pooled rows in pages in descending order; rows at the last position, in the middle, and with few blocks. capacity: of the
-// launch.
-static void test_select_of(int32_t blocks, int capacity)
+// launch, which is made `times` times. together: several clusters score the last row, where a block has room.
+static void test_select_of(int32_t blocks, int capacity, int times, bool together)
 {
     rig_reset();
     const int32_t positions = blocks * RATIO, pages = (positions + SELECT_PAGE - 1) / SELECT_PAGE,
@@ -43,31 +54,48 @@ static void test_select_of(int32_t blocks, int capacity)
     for (int32_t i = 0; i < SELECT_TEST_ROWS * width; i++)
         q[i] = (float)(rig_below(5) - 2);
     int32_t *chosen = take<int32_t>((int64_t)capacity * SELECT_KEEP), *counts = take<int32_t>(capacity);
+    const int64_t scores = index_select_scratch_bytes(capacity);
+    uint8_t *scratch = take<uint8_t>(scores);
     push_all();
     pass_clear(pass);
     pass_add(pass, 0, positions - 1, 1);
     pass_add(pass, 0, positions / 2, 1);
     pass_add(pass, 0, SELECT_KEEP * RATIO - 1, 1);
     push_pass(pass, capacity);
-    struct index_select_args a = {pass, lanes, kv, SELECT_TEST_HEADS, RATIO, SELECT_KEEP, width, q, chosen, counts};
-    gpu(cuda_index_select, &a, capacity);
-    cpu(&kernel_index_select_portable, &a);
-    const int32_t *seen = pull(counts, SELECT_TEST_ROWS);
-    bool good = memcmp(seen, counts, sizeof *seen * SELECT_TEST_ROWS) == 0 && counts[0] == SELECT_KEEP;
-    seen = pull(chosen, SELECT_TEST_ROWS * SELECT_KEEP);
-    for (int32_t r = 0; r < SELECT_TEST_ROWS; r++)
-        good =
-            good && (counts[r] < 0 || memcmp(seen + r * SELECT_KEEP, chosen + r * SELECT_KEEP, 4 * SELECT_KEEP) == 0);
-    ok(good, "%d blocks in a launch of %d rows: the choices of the CPU target", blocks, capacity);
+    struct index_select_args a = {pass,   lanes,  kv,     SELECT_TEST_HEADS, RATIO, SELECT_KEEP, width, q,
+                                  chosen, counts, scratch};
+    bool good = true;
+    for (int i = 0; i < times; i++) {
+        memset(chosen, 0xff, 4 * SELECT_KEEP * SELECT_TEST_ROWS);
+        push(chosen, 4 * SELECT_KEEP * SELECT_TEST_ROWS);
+        gpu(cuda_index_select, &a, capacity);
+        cpu(&kernel_index_select_portable, &a);
+        const int32_t *seen = pull(counts, SELECT_TEST_ROWS);
+        good = good && memcmp(seen, counts, sizeof *seen * SELECT_TEST_ROWS) == 0 && counts[0] == SELECT_KEEP;
+        seen = pull(chosen, SELECT_TEST_ROWS * SELECT_KEEP);
+        for (int32_t r = 0; r < SELECT_TEST_ROWS; r++)
+            good = good &&
+                   (counts[r] < 0 || memcmp(seen + r * SELECT_KEEP, chosen + r * SELECT_KEEP, 4 * SELECT_KEEP) == 0);
+    }
+    if (!getenv("FAKE_ROOM"))
+        good = good && select_touched(scratch, scores) == together;
+    ok(good, "%d blocks in a launch of %d rows, %d times%s: the choices of the CPU target", blocks, capacity, times,
+       together ? ", scored together" : "");
 }
 
 static void test_select(bool largest)
 {
-    test_select_of(300, SELECT_TEST_ROWS);
-    test_select_of(2500, SELECT_TEST_ROWS);
-    test_select_of(2500, 130);
-    if (largest)
-        test_select_of(70000, SELECT_TEST_ROWS);
+    test_select_of(300, SELECT_TEST_ROWS, 1, false);
+    test_select_of(2500, SELECT_TEST_ROWS, 1, false);
+    test_select_of(2500, 130, 1, false);
+    test_select_of(3072, SELECT_TEST_ROWS, 2, true); // 5 clusters a row
+    test_select_of(6500, 7, 3, true);
+    test_select_of(3100, 8, 1, false);
+    if (!largest)
+        return;
+    test_select_of(32768, 4, 3, true);
+    test_select_of(INDEX_SCORES, SELECT_TEST_ROWS, 3, true);
+    test_select_of(70000, SELECT_TEST_ROWS, 2, true); // the row in the middle
 }
 
 #endif

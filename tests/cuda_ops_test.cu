@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
-//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention select caches control draws; all of them without arguments
-//   cuda_ops_test bench [attention|deltanet]   times of all ops, of what is around attention, of DeltaNet layers
+//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention long select caches control draws; all of them without arguments
+//   cuda_ops_test bench [attention|deltanet|long]   times of all ops, of what is around attention, of DeltaNet layers, of long contexts
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
 #include "tests/cuda_ops_append.cuh"
@@ -52,6 +52,8 @@ int main(int count, char **names)
         test_states();
     if (wanted(count, names, "attention"))
         test_attention();
+    if (wanted(count, names, "long"))
+        test_long();
     if (wanted(count, names, "select"))
         test_select(largest);
     if (wanted(count, names, "caches"))

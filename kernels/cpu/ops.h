@@ -309,7 +309,24 @@ struct index_select_args {
     const float *q;  // [rows][heads*index_dim], normed and rotated
     int32_t *blocks; // [rows][keep]
     int32_t *counts; // [rows]
+    void *scratch;   // index_select_scratch_bytes(rows), or NULL; the CPU leaves it alone
 };
+
+// A device may share the scores of one of few rows among its processors, up to so many; and a long row of attention.
+enum { INDEX_SCORES = 65536, INDEX_SCORES_ROWS = 8, ATTENTION_SLOTS = 16 };
+
+// Bytes of index_select_args.scratch: 4 * INDEX_SCORES * min(rows, INDEX_SCORES_ROWS).
+static inline int64_t index_select_scratch_bytes(int64_t rows)
+{
+    const int64_t most = INDEX_SCORES_ROWS;
+    return 4 * INDEX_SCORES * (rows < most ? rows : most);
+}
+
+// Bytes of attention_args.scratch: sums of ATTENTION_SLOTS times 16 heads, 8 * dim bytes each.
+static inline int64_t attention_scratch_bytes(int64_t dim)
+{
+    return ATTENTION_SLOTS * 16 * 8 * dim;
+}
 
 // Causal attention over the selected blocks and the tail positions (p+1)/ratio*ratio .. p, or over all positions when
 // counts == NULL or counts[r] < 0. Chunks of absolute positions, merged in ascending order, online softmax in fp32.
@@ -325,6 +342,7 @@ struct attention_args {
     float *y;
     int32_t row_class;
     int32_t early; // 1: q, gate and the rows' keys and values were there before the launch right before this one
+    void *scratch; // attention_scratch_bytes(dim), or NULL; the CPU leaves it alone
 };
 
 // ---- moe.c ----------------------------------------------------------------------------------------------------------------

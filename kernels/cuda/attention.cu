@@ -3,8 +3,8 @@
 // Appending to the caches, and causal attention over all or over selected positions of a paged cache, in fp32.
 //
 // Invariant: a row's positions form an ascending list that depends on the row alone; the list is cut into parts by its length
-// alone, a part's positions go to warps in turn, and warps and parts are merged in ascending order. So neither the page size,
-// nor the order of pages, nor the rows that share the launch change a bit.
+// alone, a part's positions go to warps in turn, and warps and parts are merged in ascending order, or in pairs where a row is
+// long (attention_long.cuh). So neither the page size, nor the order of pages, nor the rows that share the launch change a bit.
 
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_rows.cuh"
@@ -48,7 +48,6 @@ enum {
     FEW = 4,   // query heads that share a decoded key
     WARPS = 8, // of a block
     PARTS = 8, // blocks of a cluster
-    FEW_CLUSTERS = 16,
 };
 
 // A warp's share: running maximum, sum of weights, and weighted values of dims first .. first + D - 1 of the lane.
@@ -200,12 +199,10 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
         all.early = 0;
     if (attention_rows_fits(a))
         return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows) : attention_rows<128>(stream, a, rows);
-    // Few clusters: one block a processor with more in flight; many: more blocks.
-    const bool few = rows * attention_groups(a, MMA_HEADS) <= FEW_CLUSTERS;
     if (attention_mma_fits(a))
-        return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2, 1>(stream, a, rows, few)
-               : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2, 2>(stream, a, rows, few)
-                                      : attention_mma_launch<64, 4, 4, 4>(stream, a, rows, few);
+        return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2, 1>(stream, a, rows)
+               : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2, 2>(stream, a, rows)
+                                      : attention_mma_launch<64, 4, 4, 4>(stream, a, rows);
     if (a->layout.dim <= 64)
         return attention_launch<2>(stream, a, rows);
     if (a->layout.dim <= 128)

@@ -5,7 +5,7 @@
 // Invariant: where a card has no clusters the code runs with clusters of one block, and a result never depends on the
 // number of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes.
 // Sums in fp32 cross blocks only where the number of blocks comes from a weight's shape (linear_wide.cu) or from the
-// card alone (the parts of attention).
+// card alone (the parts of attention), or where they are one tree whoever adds them (attention_long.cuh).
 
 #ifndef CUDA_CLUSTER_CUH
 #define CUDA_CLUSTER_CUH
@@ -127,6 +127,22 @@ static __device__ __forceinline__ void box_wait(uint64_t *came)
     (void)came;
     cluster_sync();
 #endif
+}
+
+// Whether this block is the last of `blocks` to come here, which clears the counter; it then sees what the others wrote past L1.
+// All threads call; said: a word of shared memory.
+static __device__ __forceinline__ bool come_last(unsigned int *counter, unsigned int blocks, uint32_t *said)
+{
+    __syncthreads();
+    if (threadIdx.x == 0) { // a fence of one thread behind a barrier of all is a fence of all
+        __threadfence();
+        *said = atomicAdd(counter, 1u) == blocks - 1;
+        if (*said)
+            *counter = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return *said;
 }
 
 static inline bool clusters_available(void)

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The indexer of sparse attention: pooled keys of completed blocks, and the choice of a row's blocks.
+// The indexer of sparse attention: pooled keys of completed blocks, and the choice of a row's blocks. A cluster chooses for a row;
+// where a pass has few rows, several score the blocks of one that has many, and the last of them to come chooses.
 //
 // Invariant: a pooled row depends on its block's raw keys as stored and on the block's number; a score on the query and the
 // pooled row alone. The choice is by integer counts, so it does not depend on how blocks are spread. Equal scores (the relu
-// makes many zeros) go to the lower block.
+// makes many zeros) go to the lower block. Counters are zero between launches.
 
 #include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/pool.cuh"
@@ -40,23 +41,30 @@ extern "C" cudaError_t cuda_index_pool(cudaStream_t stream, const struct index_p
 enum {
     SELECT_THREADS = 256,
     SELECT_PARTS = 8,
-    SELECT_HEADS = 4,     // query heads at once
-    SELECT_LANES = 8,     // threads that share a pooled row
-    SELECT_MANY = 4,      // pooled rows that they read at once
-    SELECT_BINS = 2048,   // of a level of the radix descent: 11, 11 and 10 bits
+    SELECT_HEADS = 4, // query heads at once
+    SELECT_LANES = 8, // threads that share a pooled row
+    SELECT_MANY = 4,  // pooled rows that they read at once
+    SELECT_DIGIT = 8, // bits of a level of the radix descent
+    SELECT_LEVELS = 32 / SELECT_DIGIT,
+    SELECT_BINS = 1 << SELECT_DIGIT,
     SELECT_SCORES = 8192, // scores of a block of a cluster, at most
     SELECT_ALONE = 16384, // and of one that is alone
     SELECT_FEW_ROWS = 128,
+    SELECT_CLUSTERS = 15, // that run at once
+    SELECT_SHARED = 3072, // blocks of a row from which on several clusters score them
 };
+
+// How many blocks of a row's clusters have left their scores in scratch.
+static __device__ unsigned int select_counter[INDEX_SCORES_ROWS];
 
 // Shared memory of a block.
 struct select_space {
-    __align__(16) uint32_t bins[3][SELECT_BINS];
-    __align__(16) uint32_t sum[SELECT_BINS]; // over the cluster
+    uint32_t bins[SELECT_LEVELS][SELECT_BINS];
     uint64_t scan[SELECT_THREADS / WARP];
-    uint32_t found, left;  // prefix of the last score that is in, and how many with it are wanted
-    uint32_t above, equal; // of this block's scores: above it, equal to it
-    float score[1];        // as many as the launch gives
+    uint32_t found, left;                 // prefix of the last score that is in, and how many with it are wanted
+    uint32_t above, equal;                // of this block's scores: above it, equal to it
+    uint32_t arrived, last[SELECT_PARTS]; // whether this block, and which of the cluster's, came last
+    float score[1];                       // as many as the launch gives
 };
 
 // Scores of blocks begin .. begin + count - 1.
@@ -67,6 +75,7 @@ DEVICE void select_scores(const struct index_select_args *a, int64_t r, int32_t 
     const struct kv_layout *kv = &a->layout;
     const int32_t part = threadIdx.x % SELECT_LANES, first = part * D, dim = kv->index_dim;
     const uint32_t *table = a->lanes.table[a->pass->lane[r]];
+    const int32_t ahead = (first < dim ? first : 0) * (kv->index_encoding == KV_F32 ? 4 : 2);
     const float scale = 1.0f / sqrtf((float)dim), *query = a->q + r * a->ldq;
     for (int32_t group = 0; group < a->heads; group += SELECT_HEADS) {
         float q[SELECT_HEADS][D];
@@ -77,17 +86,30 @@ DEVICE void select_scores(const struct index_select_args *a, int64_t r, int32_t 
                 const bool real = group + h < a->heads && first + d < dim;
                 q[h][d] = real ? query[(int64_t)(group + h) * dim + first + d] : 0.0f;
             }
-        // Whole warps take the loop, so that the sums below have all their lanes; SELECT_MANY rows are under way at once.
+        // Whole warps take the loop, so that the sums below have all their lanes; SELECT_MANY rows are under way at once, and the next
+        // ones are asked for while these are multiplied.
         constexpr int STEP = SELECT_THREADS / SELECT_LANES;
-        for (int32_t start = (int32_t)threadIdx.x / WARP * (WARP / SELECT_LANES); start < count;
-             start += SELECT_MANY * STEP) {
-            float key[SELECT_MANY][D];
+        const uint8_t *row[SELECT_MANY];
+        auto find = [&](int32_t start) {
 #pragma unroll
             for (int u = 0; u < SELECT_MANY; u++) {
                 const int32_t i = start + u * STEP + (int32_t)threadIdx.x % WARP / SELECT_LANES;
-                const uint8_t *row =
-                    kv_row(&a->lanes, kv, table, KV_POOLED, begin + (i < count ? i : count - 1), a->ratio);
-                kv_load<D>(key[u], row, 0, dim, kv->index_encoding, first, fast);
+                row[u] = kv_row(&a->lanes, kv, table, KV_POOLED, begin + (i < count ? i : count - 1), a->ratio);
+            }
+        };
+        int32_t start = (int32_t)threadIdx.x / WARP * (WARP / SELECT_LANES);
+        if (start < count)
+            find(start);
+        for (; start < count; start += SELECT_MANY * STEP) {
+            float key[SELECT_MANY][D];
+#pragma unroll
+            for (int u = 0; u < SELECT_MANY; u++)
+                kv_load<D>(key[u], row[u], 0, dim, kv->index_encoding, first, fast);
+            if (start + SELECT_MANY * STEP < count) {
+                find(start + SELECT_MANY * STEP);
+#pragma unroll
+                for (int u = 0; u < SELECT_MANY; u++)
+                    prefetch_l2(row[u] + ahead);
             }
 #pragma unroll
             for (int u = 0; u < SELECT_MANY; u++) {
@@ -110,64 +132,33 @@ DEVICE void select_scores(const struct index_select_args *a, int64_t r, int32_t 
     }
 }
 
-// Bits of a score below the digit of a level, and of the digit.
-DEVICE int select_shift(int level)
-{
-    return level == 0 ? 21 : level == 1 ? 10 : 0;
-}
-DEVICE int select_width(int level)
-{
-    return level == 2 ? 10 : 11;
-}
-
 // Counts a level's digits of the scores that have the prefix so far.
 DEVICE void select_count(struct select_space *s, int level, int32_t count)
 {
-    const int shift = select_shift(level), width = select_width(level);
-    const uint32_t found = s->found, mask = (1u << width) - 1;
+    const int shift = SELECT_DIGIT * (SELECT_LEVELS - 1 - level);
+    const uint32_t found = s->found;
     for (int32_t i = (int32_t)threadIdx.x; i < count; i += SELECT_THREADS) {
         const uint32_t bits = __float_as_uint(s->score[i]) >> shift;
-        if (level == 0 || bits >> width == found)
-            atomicAdd(&s->bins[level][bits & mask], 1u);
+        if (level == 0 || bits >> SELECT_DIGIT == found)
+            atomicAdd(&s->bins[level][bits % SELECT_BINS], 1u);
     }
 }
 
-// Takes one digit more, from the counts of the whole cluster.
+// Takes one digit more, from the counts of the whole cluster: thread t has bin t from the top.
 DEVICE void select_level(struct select_space *s, int level, int32_t parts)
 {
-    const int width = select_width(level);
-    const uint32_t found = s->found, left = s->left, mask = (1u << width) - 1;
+    static_assert(SELECT_BINS == SELECT_THREADS, "a bin a thread");
+    const uint32_t found = s->found, left = s->left, bin = SELECT_BINS - 1 - threadIdx.x;
+    uint32_t sum = 0;
     cluster_sync();
-    for (int32_t i = (int32_t)threadIdx.x; i < (int32_t)(mask + 1) / 4; i += SELECT_THREADS) {
-        uint4 sum = {0, 0, 0, 0};
 #pragma unroll SELECT_PARTS
-        for (int32_t p = 0; p < parts; p++) {
-            const uint4 t = reinterpret_cast<const uint4 *>(cluster_map(s->bins[level], (unsigned)p))[i];
-            sum.x += t.x, sum.y += t.y, sum.z += t.z, sum.w += t.w;
-        }
-        reinterpret_cast<uint4 *>(s->sum)[i] = sum;
+    for (int32_t p = 0; p < parts; p++)
+        sum += *cluster_map(&s->bins[level][bin], (unsigned)p);
+    const uint32_t before = (uint32_t)block_scan<SELECT_THREADS>(sum, s->scan);
+    if (before < left && left <= before + sum) {
+        s->found = found << SELECT_DIGIT | bin;
+        s->left = left - before;
     }
-    __syncthreads();
-    // Thread t has bins from the top down.
-    const int32_t each = (int32_t)(mask + 1) / SELECT_THREADS, top = (int32_t)mask - (int32_t)threadIdx.x * each;
-    uint32_t bin[SELECT_BINS / SELECT_THREADS] = {}, total = 0;
-#pragma unroll
-    for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
-        if (n < each)
-            bin[n] = s->sum[top - n];
-#pragma unroll
-    for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++)
-        total += bin[n];
-    uint32_t before = (uint32_t)block_scan<SELECT_THREADS>(total, s->scan);
-    if (before < left && left <= before + total)
-#pragma unroll
-        for (int n = 0; n < SELECT_BINS / SELECT_THREADS; n++) {
-            if (before < left && left <= before + bin[n]) {
-                s->found = level == 0 ? (uint32_t)(top - n) : found << width | (uint32_t)(top - n);
-                s->left = left - before;
-            }
-            before += bin[n];
-        }
     __syncthreads();
 }
 
@@ -181,7 +172,8 @@ DEVICE void select_write(const struct index_select_args *a, struct select_space 
                          int32_t count, int32_t part, int32_t parts, struct select_place *next)
 {
     const uint32_t found = s->found;
-    const int32_t each = (count + SELECT_THREADS - 1) / SELECT_THREADS, from = (int32_t)threadIdx.x * each;
+    const int32_t each = (count + SELECT_THREADS - 1) / SELECT_THREADS | 1, // odd, against bank conflicts
+        from = (int32_t)threadIdx.x * each < count ? (int32_t)threadIdx.x * each : count;
     const int32_t to = from + each < count ? from + each : count;
     uint64_t mine = 0; // scores above in the high half, equal in the low half
     for (int32_t i = from; i < to; i++) {
@@ -214,6 +206,48 @@ DEVICE void select_write(const struct index_select_args *a, struct select_space 
     cluster_sync();
 }
 
+// The range of the row's n blocks that is one of `parts`.
+struct select_range {
+    int32_t begin, count;
+};
+
+DEVICE struct select_range select_range_of(int32_t n, int32_t part, int32_t parts)
+{
+    const int32_t size = (n + parts - 1) / parts, begin = size * part < n ? size * part : n;
+    return {begin, n - begin < size ? n - begin : size};
+}
+
+// Scores the row's n blocks with all of its clusters. Returns whether this one came last: it has the scores of its own
+// parts then, and makes the choice.
+template <int D>
+DEVICE bool select_together(const struct index_select_args *a, struct select_space *s, int64_t r, int32_t n,
+                            int32_t parts, bool fast)
+{
+    const int32_t part = (int32_t)blockIdx.x, blocks = parts * (int32_t)gridDim.z;
+    cluster_arrive_read();
+    const struct select_range scored = select_range_of(n, (int32_t)blockIdx.z * parts + part, blocks);
+    float *scores = (float *)a->scratch + r * INDEX_SCORES;
+    select_scores<D>(a, r, scored.begin, scored.count, s->score, fast);
+    __syncthreads();
+    for (int32_t i = (int32_t)threadIdx.x; i < scored.count; i += SELECT_THREADS)
+        __stcg(scores + scored.begin + i, s->score[i]);
+    const bool mine = come_last(&select_counter[r], (unsigned)blocks, &s->arrived);
+    cluster_wait(); // all blocks of the cluster have begun
+    if ((int32_t)threadIdx.x < parts)
+        *cluster_map(&s->last[part], threadIdx.x) = mine;
+    cluster_sync();
+    bool last = false;
+    for (int32_t p = 0; p < parts; p++)
+        last = last || s->last[p];
+    if (!last)
+        return false;
+    const struct select_range chosen = select_range_of(n, part, parts);
+    for (int32_t i = (int32_t)threadIdx.x; i < chosen.count; i += SELECT_THREADS)
+        s->score[i] = __ldcg(scores + chosen.begin + i);
+    __syncthreads();
+    return true;
+}
+
 template <int D>
 __global__ void __launch_bounds__(SELECT_THREADS)
     index_select_kernel(const __grid_constant__ struct index_select_args a, int32_t parts, int32_t most, int32_t alone,
@@ -221,46 +255,50 @@ __global__ void __launch_bounds__(SELECT_THREADS)
 {
     extern __shared__ __align__(16) uint8_t shared[];
     struct select_space *s = reinterpret_cast<struct select_space *>(shared);
-    const int32_t part = (int32_t)blockIdx.x;
+    const int32_t part = (int32_t)blockIdx.x, share = (int32_t)blockIdx.z, shares = (int32_t)gridDim.z;
     const int64_t r = blockIdx.y;
+    if (share == 0)
+        pdl_wait();
+    const volatile struct pass *pass = a.pass; // so that neither number waits for the other
+    const int32_t *position_of = pass->position;
+    const int32_t live = pass->rows, n = (__ldcg(position_of + r) + 1) / a.ratio;
+    const bool together = shares > 1 && n >= SELECT_SHARED && n <= INDEX_SCORES && n <= most * parts;
+    if (share > 0 && (r >= live || !together))
+        return; // the row's first cluster waits; passes of the decode class lie there (launch.cuh)
     pdl_wait();
     pdl_trigger();
-    const volatile struct pass *pass = a.pass; // so that neither number waits for the other
-    const volatile int32_t *position_of = pass->position;
-    const int32_t live = pass->rows;
-    int32_t n = (position_of[r] + 1) / a.ratio;
     if (r >= live)
         return;
     if (n <= alone) // many rows: a block has one for itself, and the rest of its cluster goes
         parts = 1;
     if (part >= parts)
         return;
-    if (part == 0 && threadIdx.x == 0)
+    if (share == 0 && part == 0 && threadIdx.x == 0)
         a.counts[r] = n <= a.keep ? -1 : a.keep;
     if (n <= a.keep)
         return;
-    for (int32_t i = (int32_t)threadIdx.x; i < 3 * SELECT_BINS; i += SELECT_THREADS)
-        s->bins[0][i] = 0;
+    for (int level = 0; level < SELECT_LEVELS; level++)
+        s->bins[level][threadIdx.x] = 0;
     if (threadIdx.x == 0) {
         s->found = 0;
         s->left = (uint32_t)a.keep;
     }
+    if (together && !select_together<D>(&a, s, r, n, parts, fast))
+        return;
     // Ranges that the cluster's blocks have room for, one after the other; where there are several, scores are made anew each time.
     const int32_t ranges = (n + most * parts - 1) / (most * parts), length = ranges > 1 ? most * parts : n;
     auto each_range = [&](bool first, auto then) {
         for (int32_t from = 0; from < n; from += length) {
-            const int32_t all = n - from < length ? n - from : length, size = (all + parts - 1) / parts;
-            const int32_t begin = size * part < all ? size * part : all;
-            const int32_t count = all - begin < size ? all - begin : size;
-            if (first || ranges > 1) {
+            const struct select_range own = select_range_of(n - from < length ? n - from : length, part, parts);
+            if ((first && !together) || ranges > 1) {
                 __syncthreads(); // nobody may still read the scores of the range before
-                select_scores<D>(&a, r, from + begin, count, s->score, fast);
+                select_scores<D>(&a, r, from + own.begin, own.count, s->score, fast);
                 __syncthreads();
             }
-            then(from + begin, count);
+            then(from + own.begin, own.count);
         }
     };
-    for (int level = 0; level < 3; level++) {
+    for (int level = 0; level < SELECT_LEVELS; level++) {
         each_range(level == 0, [&](int32_t, int32_t count) { select_count(s, level, count); });
         select_level(s, level, parts);
     }
@@ -277,7 +315,8 @@ template <int D> static cudaError_t select_launch(cudaStream_t stream, const str
     const int32_t most = room < wanted ? room : wanted;
     if (most < 1)
         return cudaErrorInvalidValue;
-    return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows), SELECT_THREADS,
+    const int32_t shares = a->scratch && rows <= INDEX_SCORES_ROWS ? SELECT_CLUSTERS / rows : 1;
+    return launch_cluster(stream, dim3((unsigned)parts, (unsigned)rows, (unsigned)shares), SELECT_THREADS,
                           sizeof(struct select_space) + sizeof(float) * (size_t)most, (unsigned)parts,
                           index_select_kernel<D>, *a, parts, most, rows > SELECT_FEW_ROWS ? most : 0, fast);
 }

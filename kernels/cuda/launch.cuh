@@ -3,9 +3,10 @@
 // Launching with programmatic dependent launch, and the two device calls that go with it.
 //
 // Invariant: every kernel calls pdl_wait() in all its threads before it first reads what an earlier kernel of the program
-// wrote, and before it exits; so a finished kernel implies that all kernels before it have finished. Weights may be read
-// before the wait, since nothing writes them. pdl_trigger() lets the next kernel start its part before its own wait; kernels of the
-// decode class call it after their wait, so one that runs may read what kernels before the one before it wrote, past L1.
+// wrote, and before it exits; so a finished kernel implies that all kernels before it have finished. (Blocks that have nothing
+// to do may leave before that where another block of their launch is sure to wait.) Weights may be read before the wait, since
+// nothing writes them. pdl_trigger() lets the next kernel start its part before its own wait; kernels of the decode class call
+// it after their wait, so one that runs may read what kernels before the one before it wrote, past L1.
 
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH

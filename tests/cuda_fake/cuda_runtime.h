@@ -333,6 +333,13 @@ static inline void __syncthreads()
 static inline void __threadfence_system()
 {
 }
+static inline void __threadfence()
+{
+}
+template <typename T> static inline void __stcg(T *p, T x)
+{
+    *p = x;
+}
 template <typename T> static inline T __ldcv(const T *p)
 {
     return *p;
