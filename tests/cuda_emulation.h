@@ -418,6 +418,15 @@ static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b
 
 // The product of a warpgroup, a warp at a time: 16 outputs by 8 NT rows by 16 k (kernels/cuda/wgmma.cuh).
 typedef const unsigned char *wgmma_source;
+typedef unsigned char *shared_place;
+static inline shared_place shared_opaque(void *p)
+{
+    return (shared_place)p;
+}
+template <class T> static inline T shared_load(shared_place p)
+{
+    return emulated_load<T>(p);
+}
 static inline wgmma_source wgmma_rows(const void *shared)
 {
     if ((uintptr_t)shared % 1024) {

@@ -12,22 +12,28 @@ static inline void barrier_init(uint64_t *barrier, int count)
 {
     *barrier = (uint64_t)count << 32 | (uint64_t)count << 8;
 }
-static inline void barrier_arrive(uint64_t *barrier)
+static inline void barrier_arrive(shared_place place)
 {
+    uint64_t *barrier = (uint64_t *)place;
     *barrier -= 1 << 8;
     if ((*barrier >> 8 & 0xffffff) == 0)
         *barrier = (*barrier >> 32) << 32 | (*barrier >> 32) << 8 | ((*barrier & 1) ^ 1);
     emulation.progress++;
 }
-static inline void barrier_arrive_copied(uint64_t *barrier)
+static inline void barrier_arrive_copied(shared_place barrier)
 {
     barrier_arrive(barrier);
 }
-static inline void barrier_wait(uint64_t *barrier, int parity)
+static inline void barrier_wait(shared_place place, int parity)
 {
+    const volatile uint64_t *barrier = (const volatile uint64_t *)place;
     while ((*barrier & 1) == (uint64_t)parity)
         emulated_yield();
     emulation.progress++;
+}
+static inline void barrier_wait_idle(shared_place place, int parity)
+{
+    barrier_wait(place, parity);
 }
 static inline void barrier_some(int number, int threads)
 {

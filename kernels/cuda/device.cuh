@@ -176,6 +176,28 @@ __device__ __forceinline__ void stage_wait(uint64_t *barrier, uint32_t parity)
     while (!done);
 }
 
+// A place in the block's shared memory as a number. An opaque one is kept in a register: else the compiler works an
+// address out anew wherever it is used, which costs more than what is done there.
+typedef uint32_t shared_place;
+__device__ __forceinline__ shared_place shared_opaque(const void *p)
+{
+    uint32_t at = shared_address(p);
+    asm volatile("" : "+r"(at));
+    return at;
+}
+template <class T> __device__ __forceinline__ T shared_load(shared_place p)
+{
+    return *(const T *)__cvta_shared_to_generic(p);
+}
+__device__ __forceinline__ void copy16(shared_place to, const void *global, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy4(shared_place to, const void *global, int bytes)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+}
+
 // A barrier of the first `threads` threads of a block.
 __device__ __forceinline__ void some_wait(int threads)
 {

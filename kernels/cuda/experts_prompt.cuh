@@ -12,7 +12,7 @@
 #include "kernels/cuda/prompt.cuh"
 
 // Pairs of a tile, by how many an expert has on average. Blocks that take fewer rows share a tile.
-enum { TILE_FEW = 16, TILE_SOME = 32, TILE_MANY = 128 };
+enum { TILE_FEW = 16, TILE_SOME = 32, TILE_MORE = 48, TILE_MANY = 128 };
 
 struct expert_groups {
     int32_t *tiles, *start, *first_tile, *pairs;
@@ -28,7 +28,8 @@ __host__ __device__ __forceinline__ expert_groups groups_at(void *memory, int ex
 // The same for both halves.
 static inline int expert_tile_rows(int64_t pairs, int experts)
 {
-    return pairs <= 10 * (int64_t)experts ? TILE_FEW : pairs <= 20 * (int64_t)experts ? TILE_SOME : TILE_MANY;
+    const int64_t each = (pairs + experts - 1) / experts;
+    return each <= 10 ? TILE_FEW : each <= 20 ? TILE_SOME : each <= 40 ? TILE_MORE : TILE_MANY;
 }
 
 // Blocks of `rows` rows that a tile is shared by.

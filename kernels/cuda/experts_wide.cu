@@ -17,16 +17,20 @@ struct list_row {
     int32_t x, pair; // number of the prepared row; row * slots + slot
 };
 
-// Blocks for tiles of TILE pairs. Of few pairs weights are nearly all there is to bring, and decoding them what there is
-// to do: many warps. Rows are cut into CHUNKs of 8 while sums are finished.
+// Blocks for tiles of TILE pairs. HALF: two share a multiprocessor, so that there are many warps: of few pairs weights are
+// nearly all there is to bring, and decoding them what there is to do. Rows are cut into CHUNKs of 8 while sums are finished.
 template <class CODE, int TILE> struct expert_form {
-    static constexpr bool FOLD = wide_code<CODE>::FOLD != 0, FEW = TILE < TILE_MANY;
-    static constexpr int NT = !FOLD ? TILE / 8 : FEW ? 2 : 8, CHUNK = FEW ? 1 : 4, WARPS = 8;
+    static constexpr bool FOLD = wide_code<CODE>::FOLD != 0, HALF = TILE < (FOLD ? TILE_MORE : TILE_MANY);
+    static constexpr int NT = !FOLD || TILE == TILE_MORE ? TILE / 8 : HALF ? 2 : 8, CHUNK = HALF ? 1 : 4, WARPS = 8;
     static constexpr int PARK = WARPS * CHUNK * 8 * PARKED * 4;
     static constexpr int LIST = LIST_UNITS * (int)(sizeof(expert_tile) + NT * 8 * sizeof(list_row));
-    static constexpr int BEHIND = (PARK + LIST + 15) / 16 * 16, ROOM = (FEW ? 112 : 224) * 1024 - 1280 - BEHIND;
-    static constexpr int PLANES = FEW && 3 * (2 * NT * 1024 + 4 * WARPS * CODE::BLOCK_BYTES) <= ROOM ? 2 : 1;
-    typedef wide_form<CODE, NT, 1, 2, PLANES, FEW ? 2 : 1, ROOM, !FEW ? 56 : NT <= 2 ? 48 : 32> SHAPE;
+    static constexpr int BEHIND = (PARK + LIST + 15) / 16 * 16, ROOM = (HALF ? 112 : 224) * 1024 - 1280 - BEHIND;
+    static constexpr int LONG = 2 * NT * 1024 + 4 * WARPS * CODE::BLOCK_BYTES; // a stage of 128 k
+    typedef wide_form<CODE, NT, 1, 2, !FOLD && 3 * LONG <= ROOM ? 2 : 1, HALF ? 2 : 1, ROOM,
+                      !HALF     ? 56
+                      : NT <= 2 ? 48
+                                : 32>
+        SHAPE;
     static constexpr int BYTES = SHAPE::BYTES + BEHIND;
 };
 
@@ -187,6 +191,7 @@ template <class FORM> struct expert_unit {
     typedef typename SHAPE::CODE CODE;
     const expert_launch &a;
     wide_tile<SHAPE> &ring;
+    const wide_taker<SHAPE> &taker;
     const expert_tile &tile;
     const list_row *rows;
     int column;
@@ -214,15 +219,16 @@ template <class FORM> struct expert_unit {
     template <int USED> __device__ __forceinline__ void run(void) const
     {
         float acc[2][USED * 4];
-        wide_run<SHAPE, USED>(ring, expert_lane(a, tile.expert, column, threadIdx.x >> 5, threadIdx.x & 31), acc);
+        wide_run<SHAPE, USED>(ring, taker, expert_lane(a, tile.expert, column, threadIdx.x >> 5, threadIdx.x & 31),
+                              acc);
         finish<USED, 0>(acc);
     }
 
-    // Tiles of few rows always go with the products of a full one: more than one kind costs registers.
+    // Of a full tile, or of the least size that holds its rows where there are registers for more than one.
     __device__ __forceinline__ void run(void) const
     {
         constexpr int NT = SHAPE::NT;
-        if constexpr (!FORM::FEW) {
+        if constexpr (NT >= 8) {
             if (tile.count <= NT * 2)
                 return run<NT / 4>();
             if (tile.count <= NT * 4)
@@ -233,7 +239,7 @@ template <class FORM> struct expert_unit {
 };
 
 template <class CODE, int TILE>
-__global__ void __launch_bounds__(384, TILE < TILE_MANY ? 2 : 1)
+__global__ void __launch_bounds__(384, expert_form<CODE, TILE>::SHAPE::BLOCKS)
     experts_wide_kernel(const __grid_constant__ expert_launch a)
 {
     typedef expert_form<CODE, TILE> FORM;
@@ -246,15 +252,19 @@ __global__ void __launch_bounds__(384, TILE < TILE_MANY ? 2 : 1)
     const expert_run run = expert_open<FORM>(a, ring.behind);
     if (threadIdx.x >= SHAPE::WARPS * 32) {
         registers_fewer<SHAPE::COPY_REGISTERS>();
+        wide_copier<SHAPE> copier;
+        copier.find(ring);
         run.each([&](const expert_tile &tile, const list_row *rows, int column) {
             wide_sources<SHAPE> weights;
             weights.find([&](int w, int half) { return expert_place(a, tile.expert, column, w, half); });
-            wide_copy<SHAPE>(ring, weights, 0, tile.count, [&](int r) { return rows[r].x; });
+            wide_copy<SHAPE>(ring, copier, weights, 0, tile.count, [&](int r) { return rows[r].x; });
         });
     } else {
         registers_more<SHAPE::REGISTERS>();
+        wide_taker<SHAPE> taker;
+        taker.find(ring);
         run.each([&](const expert_tile &tile, const list_row *rows, int column) {
-            const expert_unit<FORM> unit = {a, ring, tile, rows, column};
+            const expert_unit<FORM> unit = {a, ring, taker, tile, rows, column};
             unit.run();
         });
     }
@@ -286,6 +296,7 @@ static cudaError_t experts_wide(cudaStream_t stream, const struct weight *w, exp
         if constexpr (wide_code<CODE>::AVAILABLE)
             error = a.tile == TILE_FEW    ? experts_wide_launch<CODE, TILE_FEW>(stream, a, pairs)
                     : a.tile == TILE_SOME ? experts_wide_launch<CODE, TILE_SOME>(stream, a, pairs)
+                    : a.tile == TILE_MORE ? experts_wide_launch<CODE, TILE_MORE>(stream, a, pairs)
                                           : experts_wide_launch<CODE, TILE_MANY>(stream, a, pairs);
     });
     return error;

@@ -238,7 +238,9 @@ __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const wide_pair found = wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + warp);
     float acc[2][NT * 4];
-    wide_run<SHAPE, NT>(tile, wide_place_of(a, plan, found, lane), acc);
+    wide_taker<SHAPE> taker;
+    taker.find(tile);
+    wide_run<SHAPE, NT>(tile, taker, wide_place_of(a, plan, found, lane), acc);
     float *sums = (float *)tile.memory + warp * (SHAPE::ROWS * PARKED);
     barrier_some(1, SHAPE::WARPS * 32); // all are done with the stages
     wide_park<NT, 0, NT>(sums, acc);
@@ -266,14 +268,16 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     int rows = 0, early = 0;
     wide_tile<SHAPE> tile;
     wide_sources<SHAPE> weights;
+    wide_copier<SHAPE> copier;
     pdl_trigger();
     wide_open<SHAPE>(&tile, memory, plan.x, slice, plan.slices);
     if (warp >= SHAPE::WARPS) {
+        copier.find(tile);
         weights.find([&](int w, int half) {
             return wide_place_of(a, plan, wide_pair_of(a, plan, blockIdx.y * SHAPE::WARPS + w), half * 16);
         });
         for (; plan.early && early < SHAPE::STAGES && early < tile.main_stages; early++, tile.advance())
-            wide_copy_weights<SHAPE>(tile, weights, early);
+            wide_copy_weights<SHAPE>(tile, copier, weights, early);
         tile.slot = 0;
         tile.parity = 0;
     }
@@ -286,7 +290,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     }
     if (warp >= SHAPE::WARPS) {
         registers_fewer<SHAPE::COPY_REGISTERS>();
-        wide_copy<SHAPE>(tile, weights, early, SHAPE::ROWS, [&](int r) { return r < rows ? first + r : -1; });
+        wide_copy<SHAPE>(tile, copier, weights, early, SHAPE::ROWS, [&](int r) { return r < rows ? first + r : -1; });
         if (plan.slices > 1) {
             cluster_sync();
             cluster_sync();

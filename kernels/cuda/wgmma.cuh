@@ -32,7 +32,7 @@ typedef uint64_t wgmma_source;
 
 __device__ __forceinline__ wgmma_source wgmma_rows(const void *shared)
 {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(shared);
+    const uint32_t at = shared_address(shared);
     return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 16 | (at & 0x3ffff) >> 4;
 }
 
@@ -99,32 +99,40 @@ __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
                  : "memory");
 #endif
 }
-__device__ __forceinline__ void barrier_arrive(uint64_t *barrier)
+__device__ __forceinline__ void barrier_arrive(shared_place barrier)
 {
 #if WGMMA_HERE
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
-                 : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 // Arrives when the thread's asynchronous copies so far are done.
-__device__ __forceinline__ void barrier_arrive_copied(uint64_t *barrier)
+__device__ __forceinline__ void barrier_arrive_copied(shared_place barrier)
 {
 #if WGMMA_HERE
-    asm volatile(
-        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"((uint32_t)__cvta_generic_to_shared(barrier))
-        : "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 // Waits for the end of the phase of that parity.
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, int parity)
+__device__ __forceinline__ void barrier_wait(shared_place barrier, int parity)
 {
 #if WGMMA_HERE
     asm volatile(
         "{\n.reg .pred p;\n"
         "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\ndone:\n}" ::"r"(
-            (uint32_t)__cvta_generic_to_shared(barrier)),
+            barrier),
         "r"(parity)
         : "memory");
+#endif
+}
+// The same by somebody who has time, and leaves the issue slots to others.
+__device__ __forceinline__ void barrier_wait_idle(shared_place barrier, int parity)
+{
+#if WGMMA_HERE
+    asm volatile("{\n.reg .pred p;\n"
+                 "again:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nnanosleep.u32 64;\n"
+                 "bra again;\ndone:\n}" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
 #endif
 }
 // A barrier of `threads` threads of the block, whole warps; number: 1 to 15.
@@ -140,6 +148,7 @@ __device__ __forceinline__ void barrier_some(int number, int threads)
 #define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
 #define P4     "%0,%1,%2,%3"
 #define P8     "%0,%1,%2,%3,%4,%5,%6,%7"
+#define P24    P0 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define P0     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define P16    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define P32    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
@@ -157,7 +166,7 @@ __device__ __forceinline__ void barrier_some(int number, int threads)
 template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, wgmma_source rows)
 {
 #if WGMMA_HERE
-    static_assert(NT == 1 || NT == 2 || (NT % 4 == 0 && NT <= 16), "sizes with an instruction below");
+    static_assert(NT == 1 || NT == 2 || NT == 6 || (NT % 4 == 0 && NT <= 16), "sizes with an instruction below");
 #define VARIANTS(TYPE)                                                                                                 \
     if constexpr (NT == 1)                                                                                             \
         WGMMA("8", TYPE, P4, "%4,%5,%6,%7", "%8", "%9", D4(0));                                                        \
@@ -165,6 +174,8 @@ template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, con
         WGMMA("16", TYPE, P8, "%8,%9,%10,%11", "%12", "%13", D4(0), D4(4));                                            \
     else if constexpr (NT == 4)                                                                                        \
         WGMMA("32", TYPE, P0, "%16,%17,%18,%19", "%20", "%21", D16(0));                                                \
+    else if constexpr (NT == 6)                                                                                        \
+        WGMMA("48", TYPE, P24, "%24,%25,%26,%27", "%28", "%29", D16(0), D4(16), D4(20));                               \
     else if constexpr (NT == 8)                                                                                        \
         WGMMA("64", TYPE, P0 "," P16, "%32,%33,%34,%35", "%36", "%37", D16(0), D16(16));                               \
     else if constexpr (NT == 12)                                                                                       \

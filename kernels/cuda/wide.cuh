@@ -103,18 +103,17 @@ struct wide_shape : wide_form<CODE, NT, PARTS, GROUPS, 1, GROUPS == 1 && (NT > 4
 
 // What a block's threads know of the tile.
 template <class SHAPE> struct wide_tile {
-    unsigned char *memory;  // at a multiple of 1024
-    uint64_t *full, *empty; // barriers of the stages
-    unsigned char *behind;  // what the kernel has of its own
+    unsigned char *memory;    // at a multiple of 1024
+    shared_place full, empty; // barriers of the stages
+    unsigned char *behind;    // what the kernel has of its own
     wide_rows x;
     int first_stage, main_stages, stages; // of the whole k, the first of the slice; of the slice: those of weights, all
     int first_group, groups;              // sixteen blocks' sums each, of the slice
-    int slot;                             // of the stage that comes next
-    uint32_t parity;                      // of its barrier `full`
+    int slot, parity;                     // of the stage that comes next, and of its barrier `full`
 
-    __device__ __forceinline__ unsigned char *stage(void) const
+    __device__ __forceinline__ int stage(void) const // from memory on
     {
-        return memory + slot * SHAPE::STAGE;
+        return slot * SHAPE::STAGE;
     }
     __device__ __forceinline__ void advance(void)
     {
@@ -131,9 +130,10 @@ __device__ __forceinline__ void wide_open(wide_tile<SHAPE> *tile, unsigned char 
                                           int slices)
 {
     tile->memory = wgmma_align(memory);
-    tile->full = (uint64_t *)(tile->memory + SHAPE::STAGES * SHAPE::STAGE);
-    tile->empty = tile->full + SHAPE::STAGES;
-    tile->behind = (unsigned char *)(tile->empty + SHAPE::STAGES);
+    uint64_t *barriers = (uint64_t *)(tile->memory + SHAPE::STAGES * SHAPE::STAGE);
+    tile->full = shared_opaque(barriers);
+    tile->empty = tile->full + SHAPE::STAGES * 8;
+    tile->behind = (unsigned char *)(barriers + 2 * SHAPE::STAGES);
     tile->x = x;
     tile->slot = 0;
     tile->parity = 0;
@@ -144,8 +144,8 @@ __device__ __forceinline__ void wide_open(wide_tile<SHAPE> *tile, unsigned char 
     tile->groups = share_begin(groups, slice + 1, slices) - tile->first_group;
     tile->stages = tile->main_stages + (wide_code<typename SHAPE::CODE>::BIASED ? (tile->groups + 3) / 4 : 0);
     if (threadIdx.x < SHAPE::STAGES) {
-        barrier_init(tile->full + threadIdx.x, 128);
-        barrier_init(tile->empty + threadIdx.x, SHAPE::WARPS);
+        barrier_init(barriers + threadIdx.x, 128);
+        barrier_init(barriers + SHAPE::STAGES + threadIdx.x, SHAPE::WARPS);
     }
 }
 
@@ -164,49 +164,65 @@ template <class SHAPE> struct wide_sources {
     }
 };
 
+// A thread that copies: where its pieces of the first stage go. It has the same piece of every sixteenth row.
+template <class SHAPE> struct wide_copier {
+    typedef wide_code<typename SHAPE::CODE> WIDE;
+    wide_places<WIDE::ROWS> codes;
+    shared_place scales, rows;
+
+    __device__ __forceinline__ void find(const wide_tile<SHAPE> &tile)
+    {
+        const int thread = threadIdx.x & 127, lane = thread & 31;
+        unsigned char *block = tile.memory + SHAPE::WEIGHTS_AT + (thread >> 5) * SHAPE::WARP_BYTES;
+        codes.find_to(block, lane);
+        scales = shared_opaque(block + SHAPE::EACH * WIDE::ROWS * 512 + WIDE::template to<SHAPE::EACH>(lane));
+        rows = shared_opaque(tile.memory + wgmma_place(thread >> 3, thread & 7));
+    }
+};
+
 // Starts the copies of the weights of the stage that begins with block `first`, to the place of the stage that comes
 // next. WHOLE: all its blocks are there; else those that are not are the last one once more, times zeros.
 template <class SHAPE, bool WHOLE>
-__device__ __forceinline__ void wide_copy_blocks(const wide_tile<SHAPE> &tile, const wide_sources<SHAPE> &from,
-                                                 int first)
+__device__ __forceinline__ void wide_copy_blocks(const wide_tile<SHAPE> &tile, const wide_copier<SHAPE> &to,
+                                                 const wide_sources<SHAPE> &from, int first)
 {
     typedef wide_code<typename SHAPE::CODE> WIDE;
     constexpr int EACH = SHAPE::EACH, PANEL = WIDE::ROWS * 256; // bytes of a block of a panel
-    const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, blocks = tile.x.blocks;
-    unsigned char *to = tile.stage() + SHAPE::WEIGHTS_AT + warp * SHAPE::WARP_BYTES;
+    const int blocks = tile.x.blocks, stage = tile.stage();
 #pragma unroll
-    for (int g = 0; g < SHAPE::GROUPS; g++, to += 4 * SHAPE::WARP_BYTES) {
+    for (int g = 0; g < SHAPE::GROUPS; g++) {
         const int64_t begin = (int64_t)first * PANEL;
+        const int at = stage + g * 4 * SHAPE::WARP_BYTES;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int more = WHOLE || first + i < blocks ? i : blocks - 1 - first;
-            wide_request(to + i * WIDE::ROWS * 512, from.of[g], begin + more * PANEL, lane);
+            wide_request(to.codes, at + i * WIDE::ROWS * 512, from.of[g], begin + more * PANEL);
         }
-        WIDE::template request<EACH>(to + EACH * WIDE::ROWS * 512, from.of[g], first, blocks, lane);
+        WIDE::template request<EACH>(to.scales + at, from.of[g], first, blocks, threadIdx.x & 31);
     }
 }
 
 // The same of stage s of the slice.
 template <class SHAPE>
-__device__ __forceinline__ void wide_copy_weights(const wide_tile<SHAPE> &tile, const wide_sources<SHAPE> &from, int s)
+__device__ __forceinline__ void wide_copy_weights(const wide_tile<SHAPE> &tile, const wide_copier<SHAPE> &to,
+                                                  const wide_sources<SHAPE> &from, int s)
 {
     const int first = SHAPE::EACH * (tile.first_stage + s);
     if (first + SHAPE::EACH <= tile.x.blocks)
-        wide_copy_blocks<SHAPE, true>(tile, from, first);
+        wide_copy_blocks<SHAPE, true>(tile, to, from, first);
     else
-        wide_copy_blocks<SHAPE, false>(tile, from, first);
+        wide_copy_blocks<SHAPE, false>(tile, to, from, first);
 }
 
 // The rows' pieces of stage s: from[i] of every sixteenth row, counted in pieces from x.data on, NOWHERE: not looked at.
 // WHOLE: all blocks of k are there, else zeros.
 enum : uint32_t { NOWHERE = 0xffffffffu };
 template <class SHAPE, bool WHOLE, int TURNS>
-__device__ __forceinline__ void wide_copy_rows(const wide_tile<SHAPE> &tile, const uint32_t (&from)[TURNS], int s,
-                                               int count)
+__device__ __forceinline__ void wide_copy_rows(const wide_tile<SHAPE> &tile, shared_place to,
+                                               const uint32_t (&from)[TURNS], int s, int count)
 {
-    const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3;
-    const int at = (tile.first_stage + s) * SHAPE::PLANES * 8;
-    unsigned char *to = tile.stage() + wgmma_place(first, piece);
+    const int at = (tile.first_stage + s) * SHAPE::PLANES * 8, piece = threadIdx.x & 7;
+    to += tile.stage();
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
         if (i * 16 >= count)
@@ -218,18 +234,17 @@ __device__ __forceinline__ void wide_copy_rows(const wide_tile<SHAPE> &tile, con
                 const bool live = WHOLE || at + k * 8 + piece < tile.x.blocks * 4;
 #pragma unroll
                 for (int p = 0; p < SHAPE::PARTS; p++)
-                    copy16(to + (k * SHAPE::PARTS + p) * SHAPE::PLANE + i * 2048,
+                    copy16(to + ((k * SHAPE::PARTS + p) * SHAPE::PLANE + i * 2048),
                            live ? source + p * tile.x.part_bytes + k * 128 : tile.x.data, live ? 16 : 0);
             }
     }
 }
 
 // The warpgroup that copies: all stages of the first `count` rows and of the warps' weights, whose first `early` stages
-// are under way. row_of(r): the number among the prepared rows, -1: none. A thread has the same piece of every sixteenth
-// row; nobody looks at sums of rows that are not there.
+// are under way. row_of(r): the number among the prepared rows, -1: none. Nobody looks at sums of rows that are not there.
 template <class SHAPE, class ROW>
-__device__ __forceinline__ void wide_copy(wide_tile<SHAPE> &tile, const wide_sources<SHAPE> &weights, int early,
-                                          int count, const ROW &row_of)
+__device__ __forceinline__ void wide_copy(wide_tile<SHAPE> &tile, const wide_copier<SHAPE> &to,
+                                          const wide_sources<SHAPE> &weights, int early, int count, const ROW &row_of)
 {
     constexpr int TURNS = (SHAPE::NT + 1) / 2;
     const int thread = threadIdx.x & 127, piece = thread & 7, first = thread >> 3, blocks = tile.x.blocks;
@@ -240,34 +255,33 @@ __device__ __forceinline__ void wide_copy(wide_tile<SHAPE> &tile, const wide_sou
         from[i] = row < 0 ? NOWHERE : (uint32_t)(row * (blocks * 4)) + piece;
     }
     for (int s = 0; s < tile.stages; s++, tile.advance()) {
-        barrier_wait(tile.empty + tile.slot, (int)(tile.parity ^ 1));
+        barrier_wait_idle(tile.empty + tile.slot * 8, tile.parity ^ 1);
         if (wide_code<typename SHAPE::CODE>::BIASED && s >= tile.main_stages) {
             const int group = (s - tile.main_stages) * 4 + piece / 2;
             const unsigned char *sums = tile.x.sums + (tile.first_group + group) * 32 + piece % 2 * 16;
             for (int r = first; r < SHAPE::ROWS && r < count; r += 16) {
                 const int row = group < tile.groups ? row_of(r) : -1;
-                copy16(tile.stage() + wgmma_place(r, piece),
+                copy16(to.rows + (tile.stage() + (r - first) * 128),
                        row < 0 ? tile.x.sums : sums + (int64_t)row * tile.x.sum_bytes, row < 0 ? 0 : 16);
             }
         } else if (SHAPE::EACH * (tile.first_stage + s + 1) <= blocks) {
             if (s >= early)
-                wide_copy_blocks<SHAPE, true>(tile, weights, SHAPE::EACH * (tile.first_stage + s));
-            wide_copy_rows<SHAPE, true>(tile, from, s, count);
+                wide_copy_blocks<SHAPE, true>(tile, to, weights, SHAPE::EACH * (tile.first_stage + s));
+            wide_copy_rows<SHAPE, true>(tile, to.rows, from, s, count);
         } else {
             if (s >= early)
-                wide_copy_blocks<SHAPE, false>(tile, weights, SHAPE::EACH * (tile.first_stage + s));
-            wide_copy_rows<SHAPE, false>(tile, from, s, count);
+                wide_copy_blocks<SHAPE, false>(tile, to, weights, SHAPE::EACH * (tile.first_stage + s));
+            wide_copy_rows<SHAPE, false>(tile, to.rows, from, s, count);
         }
-        barrier_arrive_copied(tile.full + tile.slot);
+        barrier_arrive_copied(tile.full + tile.slot * 8);
     }
 }
 
 // Products of one block's fragments with 8 USED rows: part p, step j of the block that begins at piece `piece`.
 template <class SHAPE, int USED>
-__device__ __forceinline__ void wide_block(const uint32_t a[2][2][4], const unsigned char *x, int piece,
+__device__ __forceinline__ void wide_block(const uint32_t a[2][2][4], const wgmma_source &rows, int piece,
                                            float acc[2][USED * 4])
 {
-    const wgmma_source rows = wgmma_rows(x);
 #pragma unroll
     for (int j = 0; j < 2; j++)
 #pragma unroll
@@ -295,29 +309,48 @@ __device__ __forceinline__ void wide_fold(const CODE &code, float fresh[2][USED 
         }
 }
 
+// A thread that multiplies: where it finds what it needs of the first stage.
+template <class SHAPE> struct wide_taker {
+    typedef wide_code<typename SHAPE::CODE> WIDE;
+    wide_places<WIDE::ROWS> codes;
+    shared_place scales;
+    wgmma_source rows;
+    int lane;
+
+    __device__ __forceinline__ void find(const wide_tile<SHAPE> &tile)
+    {
+        unsigned char *block = tile.memory + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * SHAPE::WARP_BYTES;
+        lane = threadIdx.x & 31;
+        codes.find_from(block, lane);
+        scales = shared_opaque(block + SHAPE::EACH * WIDE::ROWS * 512 + WIDE::template from<SHAPE::EACH>(lane));
+        rows = wgmma_rows(tile.memory); // the same for all threads, which the compiler is to see
+    }
+};
+
 // Waits for the stage that comes next, whose rows products may read then.
-template <class SHAPE> __device__ __forceinline__ const unsigned char *wide_next(const wide_tile<SHAPE> &tile)
+template <class SHAPE> __device__ __forceinline__ void wide_next(const wide_tile<SHAPE> &tile)
 {
-    barrier_wait(tile.full + tile.slot, (int)tile.parity);
+    barrier_wait(tile.full + tile.slot * 8, tile.parity);
     wgmma_publish();
-    return tile.stage();
 }
 
 // Gives the place of a stage back: the warp's products with it are done.
-template <class SHAPE> __device__ __forceinline__ void wide_release(const wide_tile<SHAPE> &tile, int slot)
+template <class SHAPE> __device__ __forceinline__ void wide_release(const wide_tile<SHAPE> &tile, int slot, int lane)
 {
     __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        barrier_arrive(tile.empty + slot);
+    if (lane == 0)
+        barrier_arrive(tile.empty + slot * 8);
 }
 
 // The biases' share, by products with the blocks' sums.
 template <class SHAPE, int USED>
-__device__ __forceinline__ void wide_biases(wide_tile<SHAPE> &tile, const lane_weights &place, float acc[2][USED * 4])
+__device__ __forceinline__ void wide_biases(wide_tile<SHAPE> &tile, const wide_taker<SHAPE> &taker,
+                                            const lane_weights &place, float acc[2][USED * 4])
 {
     typedef wide_code<typename SHAPE::CODE> WIDE;
     for (int s = 0; s < tile.stages - tile.main_stages; s++, tile.advance()) {
-        const unsigned char *at = wide_next<SHAPE>(tile);
+        wide_next<SHAPE>(tile);
+        const wgmma_source rows = wgmma_at(taker.rows, tile.stage(), 0);
         for (int b = 0; b < 4 && 4 * s + b < tile.groups; b++) {
             uint32_t a[2][2][4];
             WIDE::bias_fragments(place, 16 * (tile.first_group + 4 * s + b), tile.x.blocks, threadIdx.x & 3, a);
@@ -326,27 +359,35 @@ __device__ __forceinline__ void wide_biases(wide_tile<SHAPE> &tile, const lane_w
             for (int p = 0; p < 2; p++)
 #pragma unroll
                 for (int t = 0; t < 2; t++)
-                    wgmma<USED, WIDE::HALF>(acc[t], a[p][t], wgmma_at(wgmma_rows(at), 0, 2 * b));
+                    wgmma<USED, WIDE::HALF>(acc[t], a[p][t], wgmma_at(rows, 0, 2 * b));
             wgmma_commit();
             wgmma_wait<0>();
         }
-        wide_release<SHAPE>(tile, tile.slot);
+        wide_release<SHAPE>(tile, tile.slot, taker.lane);
     }
 }
 
 // The tile's products with the first 8 USED rows: acc[t][4 n + i] of row 8 n + 2 (lane % 4) + i % 2 and the lane's
 // output 2 t + i / 2, without the row's scale. By warpgroups that multiply; place: the lane's in the warp's pair.
 template <class SHAPE, int USED>
-__device__ __forceinline__ void wide_run(wide_tile<SHAPE> &tile, const lane_weights &place, float acc[2][USED * 4])
+__device__ __forceinline__ void wide_run(wide_tile<SHAPE> &tile, const wide_taker<SHAPE> &taker,
+                                         const lane_weights &place, float acc[2][USED * 4])
 {
     typedef typename SHAPE::CODE CODE;
     typedef wide_code<CODE> WIDE;
     constexpr int FOLD = WIDE::FOLD;
-    const int lane = threadIdx.x & 31, codes = wide_piece(0, lane >> 4, lane >> 2 & 3, lane & 3);
+    constexpr int EACH = SHAPE::EACH, CODES = WIDE::ROWS * 512;
+    // Whether a stage's products are waited for before the next one begins, and is given back then: long stages, where
+    // other warps have work meanwhile, and the loop is short.
+    constexpr bool DRAIN = SHAPE::PLANES > 1;
+    // Whether a block's codes are brought to registers while the products of the block before are asked for.
+    constexpr bool AHEAD = SHAPE::NT <= 2 || SHAPE::REGISTERS > 200;
+    static_assert(FOLD == 0 || EACH == 2, "scales are applied two blocks at a time");
     float fresh[2][FOLD ? USED * 4 : 1];
-    uint32_t a[2][2][2][4];
+    constexpr int SETS = SHAPE::REGISTERS < 200 && SHAPE::NT > 4 ? 1 : 2; // of fragments
+    uint32_t a[SETS][2][2][4];
     int before = 0; // where the stage before is
-    CODE code;
+    CODE code[2];
 #pragma unroll
     for (int t = 0; t < 2; t++)
 #pragma unroll
@@ -356,41 +397,53 @@ __device__ __forceinline__ void wide_run(wide_tile<SHAPE> &tile, const lane_weig
                 fresh[t][i] = 0;
         }
     for (int s = 0; s < tile.main_stages; s++) {
-        const unsigned char *rows = wide_next<SHAPE>(tile);
-        const unsigned char *weights = rows + SHAPE::WEIGHTS_AT + (threadIdx.x >> 5) * SHAPE::WARP_BYTES,
-                            *scales = weights + SHAPE::EACH * WIDE::ROWS * 512;
-#pragma unroll 1
-        for (int k = 0; k < SHAPE::PLANES; k++) {
+        const int stage = tile.stage();
+        const wgmma_source rows = wgmma_at(taker.rows, stage, 0);
+        const auto fetch = [&](int i) {
+            wide_fetch<CODE, WIDE>(code[i & 1], taker.codes, stage + i * CODES);
+            WIDE::fetch(code[i & 1], taker.scales + stage, place.group_shift, i);
+        };
+        wide_next<SHAPE>(tile);
+        if (AHEAD)
+            fetch(0);
 #pragma unroll
-            for (int i = 0; i < 2; i++) { // no branch in here: fragments are made while products run
-                wide_fetch<CODE, WIDE>(code, weights + i * WIDE::ROWS * 512, codes);
-                WIDE::template fetch<SHAPE::EACH>(code, scales, place.group_shift, 2 * k + i, lane);
-                WIDE::fragments(code, lane & 3, a[i]);
-                wgmma_fence(a[i]);
-                if constexpr (FOLD != 0)
-                    wide_block<SHAPE, USED>(a[i], rows, 4 * i, fresh);
-                else
-                    wide_block<SHAPE, USED>(a[i], rows, 4 * i, acc);
-                wgmma_commit();
+        for (int i = 0; i < EACH; i++) { // no branch in here: fragments are made while products run
+            if (!AHEAD)
+                fetch(i);
+            if (SETS == 1)
+                wgmma_wait<0>();
+            WIDE::fragments(code[i & 1], taker.lane & 3, a[i % SETS]);
+            if (AHEAD && i + 1 < EACH)
+                fetch(i + 1);
+            wgmma_fence(a[i % SETS]);
+            const wgmma_source plane = wgmma_at(rows, i / 2 * SHAPE::PARTS * SHAPE::PLANE, 0);
+            if constexpr (FOLD != 0)
+                wide_block<SHAPE, USED>(a[i % SETS], plane, i % 2 * 4, fresh);
+            else
+                wide_block<SHAPE, USED>(a[i % SETS], plane, i % 2 * 4, acc);
+            wgmma_commit();
+            if (DRAIN && i == EACH - 1)
+                wgmma_wait<0>();
+            else
                 wgmma_wait<1>();
-                if (i == 0 && k == 0 && s > 0)
-                    wide_release<SHAPE>(tile, before);
-            }
-            if constexpr (FOLD != 0) {
-                wgmma_settle<USED * 4>(fresh[0]);
-                wgmma_settle<USED * 4>(fresh[1]);
-                wide_fold<CODE, USED>(code, fresh, acc);
-            }
-            rows += SHAPE::PARTS * SHAPE::PLANE;
-            weights += 2 * WIDE::ROWS * 512;
+            if (!DRAIN && i == 0 && s > 0)
+                wide_release<SHAPE>(tile, before, taker.lane);
         }
+        if constexpr (FOLD != 0) {
+            wgmma_settle<USED * 4>(fresh[0]);
+            wgmma_settle<USED * 4>(fresh[1]);
+            wide_fold<CODE, USED>(code[0], fresh, acc);
+        }
+        if (DRAIN)
+            wide_release<SHAPE>(tile, tile.slot, taker.lane);
         before = tile.slot;
         tile.advance();
     }
     wgmma_wait<0>();
-    wide_release<SHAPE>(tile, before);
+    if (!DRAIN)
+        wide_release<SHAPE>(tile, before, taker.lane);
     if constexpr (WIDE::BIASED)
-        wide_biases<SHAPE, USED>(tile, place, acc);
+        wide_biases<SHAPE, USED>(tile, taker, place, acc);
 #pragma unroll
     for (int t = 0; t < 2; t++) {
         wgmma_settle<USED * 4>(acc[t]);

@@ -49,93 +49,139 @@ template <int ROWS> struct wide_pieces {
     }
 };
 
-// Starts the copy of a block's codes; bytes: where it begins in a panel.
+// Where the pieces go that a lane copies of a warp's block, and where it finds its own.
+template <int ROWS> struct wide_places {
+    shared_place to[ROWS > 2 ? 2 : 1], from[ROWS > 1 ? 2 : 1];
+
+    // block: where the warp's first block lies, at a multiple of 128.
+    __device__ __forceinline__ void find_to(unsigned char *block, int lane)
+    {
+        const int at = ROWS > 1 ? lane : lane % 16, row = at / 4, panel = ROWS > 1 ? 0 : lane >> 4;
+        to[0] = shared_opaque(block + wide_piece(row % ROWS, panel, at % 4, row / ROWS));
+        if (ROWS > 2)
+            to[ROWS > 2] = shared_opaque(block + wide_piece((row + 8) % ROWS, panel, at % 4, (row + 8) / ROWS));
+    }
+    __device__ __forceinline__ void find_from(unsigned char *block, int lane)
+    {
+        const int own = wide_piece(0, lane >> 4, lane >> 2 & 3, lane & 3);
+        from[0] = shared_opaque(block + own);
+        if (ROWS > 1)
+            from[ROWS > 1] = shared_opaque(block + (own ^ 64));
+    }
+};
+
+// Starts the copy of the codes of a block that lies `bytes` behind a panel's beginning, to `at` behind the warp's first.
 template <int ROWS>
-__device__ __forceinline__ void wide_request(unsigned char *to, const wide_pieces<ROWS> &pieces, int64_t bytes,
-                                             int lane)
+__device__ __forceinline__ void wide_request(const wide_places<ROWS> &places, int at, const wide_pieces<ROWS> &pieces,
+                                             int64_t bytes)
 {
+    constexpr int HALF = ROWS > 1 ? ROWS / 2 : 1;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        const int half = ROWS > 1 ? ROWS / 2 : 1, panel = ROWS > 1 ? i / half : lane >> 4;
-        const int turn = ROWS > 1 ? i % half : 0, at = ROWS > 1 ? turn * 32 + lane : lane % 16, row = at / 4;
-        copy16(to + wide_piece(row % ROWS, panel, at % 4, row / ROWS),
-               pieces.from[ROWS > 1 ? panel : 0] + bytes + turn * 512, 16);
+        const int panel = i / HALF, turn = i % HALF;
+        copy16(places.to[turn] + (at + panel * 256), pieces.from[panel] + bytes + turn * 512, 16);
     }
 }
 
-// A lane's codes of a block that wide_request brought; place: wide_piece's of the lane's first row.
+// A lane's codes of a block that wide_request brought.
 template <class CODE, class WIDE>
-__device__ __forceinline__ void wide_fetch(CODE &code, const unsigned char *from, int place)
+__device__ __forceinline__ void wide_fetch(CODE &code, const wide_places<WIDE::ROWS> &places, int at)
 {
 #pragma unroll
     for (int i = 0; i < WIDE::ROWS; i++)
-        WIDE::codes(&code)[i] = *(const uint4 *)(from + i * 512 + (place ^ (i & 1) * 64));
+        WIDE::codes(&code)[i] = shared_load<uint4>(places.from[i & 1] + (at + i * 512));
 }
 
-// The scales of a stage of EACH blocks of 32 k, of a pair of panels, in 128 EACH bytes: request() starts their copy, of blocks
-// `first` and on, of which there are `blocks` in all; fetch() takes a lane's of block i of the stage.
+// The scales of a stage of EACH blocks of 32 k, of a pair of panels, in 128 EACH bytes. request() starts the copy of a
+// lane's piece of blocks `first` and on, of which there are `blocks` in all, to the place to(lane); fetch() takes those of
+// block i of the stage, for which a lane looks from from(lane) on.
 struct scales_none {
+    template <int EACH> static __device__ __forceinline__ int to(int)
+    {
+        return 0;
+    }
+    template <int EACH> static __device__ __forceinline__ int from(int)
+    {
+        return 0;
+    }
     template <int EACH, int ROWS>
-    static __device__ __forceinline__ void request(unsigned char *, const wide_pieces<ROWS> &, int, int, int)
+    static __device__ __forceinline__ void request(shared_place, const wide_pieces<ROWS> &, int, int, int)
     {
     }
-    template <int EACH, class CODE>
-    static __device__ __forceinline__ void fetch(CODE &, const unsigned char *, int, int, int)
+    template <class CODE> static __device__ __forceinline__ void fetch(CODE &, shared_place, int, int)
     {
     }
 };
 
 // PIECES of 16 bytes a panel and block; a quarter has 4 bytes in each.
 template <int PIECES> struct scales_small {
+    template <int EACH> static __device__ __forceinline__ int to(int lane)
+    {
+        return ((lane >> 4) * EACH * PIECES + (lane & 15)) * 16;
+    }
+    template <int EACH> static __device__ __forceinline__ int from(int lane)
+    {
+        return (lane >> 4) * EACH * PIECES * 16 + (lane >> 2 & 3) * 4 + (PIECES > 1 ? (lane >> 1 & 1) * 16 : 0);
+    }
     template <int EACH, int ROWS>
-    static __device__ __forceinline__ void request(unsigned char *to, const wide_pieces<ROWS> &pieces, int first,
+    static __device__ __forceinline__ void request(shared_place to, const wide_pieces<ROWS> &pieces, int first,
                                                    int blocks, int lane)
     {
-        const int piece = lane & 15, last = blocks * PIECES - 1 - first * PIECES;
+        const int piece = lane & 15, last = (blocks - first) * PIECES - 1;
         if (piece < EACH * PIECES)
-            copy16(to + ((lane >> 4) * EACH * PIECES + piece) * 16,
-                   pieces.scale + (int64_t)(first * PIECES + (piece < last ? piece : last)) * 16, 16);
+            copy16(to, pieces.scale + (int64_t)(first * PIECES + (piece < last ? piece : last)) * 16, 16);
     }
-    template <int EACH, class CODE>
-    static __device__ __forceinline__ void fetch(CODE &code, const unsigned char *from, int, int i, int lane)
+    template <class CODE> static __device__ __forceinline__ void fetch(CODE &code, shared_place from, int, int i)
     {
-        code.s = *(const uint32_t *)(from + ((lane >> 4) * EACH + i) * PIECES * 16 + (lane >> 2 & 3) * 4 +
-                                     (PIECES > 1 ? (lane >> 1 & 1) * 16 : 0));
+        code.s = shared_load<uint32_t>(from + i * PIECES * 16);
     }
 };
 
 // 4 bytes a panel and four blocks.
 struct scales_block {
-    template <int EACH, int ROWS>
-    static __device__ __forceinline__ void request(unsigned char *to, const wide_pieces<ROWS> &pieces, int first, int,
-                                                   int lane)
+    template <int EACH> static __device__ __forceinline__ int to(int lane)
     {
         static_assert(EACH <= 4, "a stage's blocks share a scale");
-        copy4(to + lane * 4, pieces.scale + (int64_t)(first >> 2) * 4, 4);
+        return lane * 4;
     }
-    template <int EACH, class CODE>
-    static __device__ __forceinline__ void fetch(CODE &code, const unsigned char *from, int, int, int lane)
+    template <int EACH> static __device__ __forceinline__ int from(int lane)
     {
-        code.s = *(const uint32_t *)(from + lane * 4);
+        return lane * 4;
+    }
+    template <int EACH, int ROWS>
+    static __device__ __forceinline__ void request(shared_place to, const wide_pieces<ROWS> &pieces, int first, int,
+                                                   int)
+    {
+        copy4(to, pieces.scale + (int64_t)(first >> 2) * 4, 4);
+    }
+    template <class CODE> static __device__ __forceinline__ void fetch(CODE &code, shared_place from, int, int)
+    {
+        code.s = shared_load<uint32_t>(from);
     }
 };
 
 // 64 bytes a panel and group of 1 << shift blocks, 16 a quarter.
 struct scales_group {
+    template <int EACH> static __device__ __forceinline__ int to(int lane)
+    {
+        return (lane >> 4) * EACH * 64 + (lane & 15) * 16;
+    }
+    template <int EACH> static __device__ __forceinline__ int from(int lane)
+    {
+        return (lane >> 4) * EACH * 64 + (lane >> 2 & 3) * 16;
+    }
     template <int EACH, int ROWS>
-    static __device__ __forceinline__ void request(unsigned char *to, const wide_pieces<ROWS> &pieces, int first,
+    static __device__ __forceinline__ void request(shared_place to, const wide_pieces<ROWS> &pieces, int first,
                                                    int blocks, int lane)
     {
         const int piece = lane & 15, begin = first >> pieces.shift, last = (blocks - 1) >> pieces.shift,
                   group = begin + piece / 4;
         if (piece / 4 << pieces.shift < EACH)
-            copy16(to + (lane >> 4) * EACH * 64 + piece * 16,
-                   pieces.scale + (int64_t)(group < last ? group : last) * 64 + piece % 4 * 16, 16);
+            copy16(to, pieces.scale + (int64_t)(group < last ? group : last) * 64 + piece % 4 * 16, 16);
     }
-    template <int EACH, class CODE>
-    static __device__ __forceinline__ void fetch(CODE &code, const unsigned char *from, int shift, int i, int lane)
+    template <class CODE> static __device__ __forceinline__ void fetch(CODE &code, shared_place from, int shift, int i)
     {
-        code.s = *(const uint4 *)(from + (lane >> 4) * EACH * 64 + ((i >> shift) * 4 + (lane >> 2 & 3)) * 16);
+        code.s = shared_load<uint4>(from + (i >> shift) * 64);
     }
 };
 
@@ -167,8 +213,7 @@ template <> struct wide_code<code_bf16> : wide_plain<code_bf16, 0>, scales_none 
         return code->v;
     }
     // No scales, but the order in which halves of words lie.
-    template <int EACH>
-    static __device__ __forceinline__ void fetch(code_bf16 &code, const unsigned char *, int, int, int)
+    static __device__ __forceinline__ void fetch(code_bf16 &code, shared_place, int, int)
     {
         code.even = 0x5410u;
         code.odd = 0x7632u;
