@@ -19,18 +19,16 @@ struct list_row {
 
 // Blocks for tiles of TILE pairs. HALF: two share a multiprocessor, so that there are many warps: of few pairs weights are
 // nearly all there is to bring, and decoding them what there is to do. Rows are cut into CHUNKs of 8 while sums are finished.
-template <class CODE, int TILE> struct expert_form {
+// DEEP: stages as long as there is room for two.
+template <class CODE, int TILE, bool DEEP> struct expert_form {
     static constexpr bool FOLD = wide_code<CODE>::FOLD != 0, HALF = TILE < (FOLD ? TILE_MORE : TILE_MANY);
     static constexpr int NT = !FOLD || TILE == TILE_MORE ? TILE / 8 : HALF ? 2 : 8, CHUNK = HALF ? 1 : 4, WARPS = 8;
     static constexpr int PARK = WARPS * CHUNK * 8 * PARKED * 4;
     static constexpr int LIST = LIST_UNITS * (int)(sizeof(expert_tile) + NT * 8 * sizeof(list_row));
     static constexpr int BEHIND = (PARK + LIST + 15) / 16 * 16, ROOM = (HALF ? 112 : 224) * 1024 - 1280 - BEHIND;
     static constexpr int LONG = 2 * NT * 1024 + 4 * WARPS * CODE::BLOCK_BYTES; // a stage of 128 k
-    typedef wide_form<CODE, NT, 1, 2, !FOLD && 3 * LONG <= ROOM ? 2 : 1, HALF ? 2 : 1, ROOM,
-                      !HALF     ? 56
-                      : NT <= 2 ? 48
-                                : 32>
-        SHAPE;
+    static constexpr int PLANES = DEEP ? 4 : !FOLD && 3 * LONG <= ROOM ? 2 : 1;
+    typedef wide_form<CODE, NT, 1, 2, PLANES, HALF ? 2 : 1, ROOM, !HALF ? 56 : NT <= 2 ? 48 : 32> SHAPE;
     static constexpr int BYTES = SHAPE::BYTES + BEHIND;
 };
 
@@ -238,11 +236,11 @@ template <class FORM> struct expert_unit {
     }
 };
 
-template <class CODE, int TILE>
-__global__ void __launch_bounds__(384, expert_form<CODE, TILE>::SHAPE::BLOCKS)
+template <class CODE, int TILE, bool DEEP>
+__global__ void __launch_bounds__(384, expert_form<CODE, TILE, DEEP>::SHAPE::BLOCKS)
     experts_wide_kernel(const __grid_constant__ expert_launch a)
 {
-    typedef expert_form<CODE, TILE> FORM;
+    typedef expert_form<CODE, TILE, DEEP> FORM;
     typedef typename FORM::SHAPE SHAPE;
     SHARED_ROOM(memory);
     wide_tile<SHAPE> ring;
@@ -271,10 +269,10 @@ __global__ void __launch_bounds__(384, expert_form<CODE, TILE>::SHAPE::BLOCKS)
 }
 
 // Launches a, whose tiles and columns are still to be set, for at most `pairs` pairs.
-template <class CODE, int TILE>
+template <class CODE, int TILE, bool DEEP = false>
 static cudaError_t experts_wide_launch(cudaStream_t stream, const expert_launch &a, int64_t pairs)
 {
-    typedef expert_form<CODE, TILE> FORM;
+    typedef expert_form<CODE, TILE, DEEP> FORM;
     typedef typename FORM::SHAPE SHAPE;
     const int64_t tiles = (int64_t)most_tiles(pairs, a.experts, a.tile) * tile_parts(a.tile, SHAPE::ROWS),
                   units = tiles * a.columns;
@@ -283,7 +281,18 @@ static cudaError_t experts_wide_launch(cudaStream_t stream, const expert_launch 
                   most = (int64_t)multiprocessors() * SHAPE::BLOCKS;
     const int64_t grid = blocks > most ? blocks : units < most ? units : most;
     return launch(stream, dim3((unsigned)grid), dim3(SHAPE::THREADS), (size_t)FORM::BYTES,
-                  experts_wide_kernel<CODE, TILE>, a);
+                  experts_wide_kernel<CODE, TILE, DEEP>, a);
+}
+
+// Tiles of few pairs and long rows of codes of 4 bits: the longer a stage, the less often warps meet; but those of an
+// unfinished last stage are for nothing.
+template <class CODE> static cudaError_t experts_wide_few(cudaStream_t stream, const expert_launch &a, int64_t pairs)
+{
+    const int blocks = a.x.blocks, idle = (blocks + 7) / 8 * 8 - blocks;
+    if constexpr (code_equal<CODE, code_nvfp4>::value)
+        if (blocks >= 32 && idle * 8 <= blocks)
+            return experts_wide_launch<CODE, TILE_FEW, true>(stream, a, pairs);
+    return experts_wide_launch<CODE, TILE_FEW>(stream, a, pairs);
 }
 
 static cudaError_t experts_wide(cudaStream_t stream, const struct weight *w, expert_launch a, int64_t pairs)
@@ -294,7 +303,7 @@ static cudaError_t experts_wide(cudaStream_t stream, const struct weight *w, exp
     with_code(w, [&](auto code) {
         typedef typename decltype(code)::type CODE;
         if constexpr (wide_code<CODE>::AVAILABLE)
-            error = a.tile == TILE_FEW    ? experts_wide_launch<CODE, TILE_FEW>(stream, a, pairs)
+            error = a.tile == TILE_FEW    ? experts_wide_few<CODE>(stream, a, pairs)
                     : a.tile == TILE_SOME ? experts_wide_launch<CODE, TILE_SOME>(stream, a, pairs)
                     : a.tile == TILE_MORE ? experts_wide_launch<CODE, TILE_MORE>(stream, a, pairs)
                                           : experts_wide_launch<CODE, TILE_MANY>(stream, a, pairs);
