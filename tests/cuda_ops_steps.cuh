@@ -7,9 +7,15 @@
 
 #include "tests/cuda_ops_rows.cuh"
 
-typedef cudaError_t step_launcher(cudaStream_t, const void *const *, int);
-extern "C" step_launcher cuda_inject_norm, cuda_sum_inject, cuda_sum_inject_norm, cuda_add_norm, cuda_sum_add,
-    cuda_sum_add_norm;
+typedef cudaError_t (*step_launcher)(cudaStream_t, const void *const *, int);
+extern "C" {
+cudaError_t cuda_inject_norm(cudaStream_t, const void *const *, int);
+cudaError_t cuda_sum_inject(cudaStream_t, const void *const *, int);
+cudaError_t cuda_sum_inject_norm(cudaStream_t, const void *const *, int);
+cudaError_t cuda_add_norm(cudaStream_t, const void *const *, int);
+cudaError_t cuda_sum_add(cudaStream_t, const void *const *, int);
+cudaError_t cuda_sum_add_norm(cudaStream_t, const void *const *, int);
+}
 
 // Ops around a residual, of which a step has the sum or not, and the norm or not. plain: add in place of hc_inject.
 struct residual_ops {
@@ -20,7 +26,7 @@ struct residual_ops {
     bool plain;
 };
 
-static step_launcher *residual_step(bool plain, bool with_sum, bool with_norm)
+static step_launcher residual_step(bool plain, bool with_sum, bool with_norm)
 {
     if (!with_sum)
         return plain ? cuda_add_norm : cuda_inject_norm;
