@@ -128,9 +128,9 @@ static bool fit_context(struct eval *e, struct engine_options *options, struct e
         options->context = (int)(need < model.max_context ? need : model.max_context);
     const int context = memory_context(options->context);
     if (e->count > context || e->count + greedy - 1 > context) // the last id of a reply needs no position
-        return error_set(error,
-                         "%d ids and %lld of a reply do not fit: the context is %d positions; use --context N up to %d",
-                         e->count, (long long)greedy, context, model.max_context);
+        return error_set(
+            error, "%d id%s and %lld of a reply do not fit: the context is %d positions; use --context N up to %d",
+            e->count, plural(e->count), (long long)greedy, context, model.max_context);
     return true;
 }
 

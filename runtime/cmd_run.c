@@ -234,10 +234,11 @@ static void summary(const struct run *r)
     if (r->settings->quiet || !r->stream)
         return;
     const struct stream_counters *c = stream_counters(r->stream);
-    fprintf(stderr,
-            "prompt %lld tokens, %.1f tok/s; reply %lld tokens, %.1f tok/s; drafted %lld, accepted %lld; stop: %s\n",
-            (long long)c->prompt_tokens, rate(c->prompt_tokens, c->prompt_seconds), (long long)r->taken,
-            rate(c->reply_tokens, c->decode_seconds), (long long)c->drafted, (long long)c->accepted,
+    fprintf(stderr, "prompt %lld token%s, %.1f tok/s; reply %lld token%s", (long long)c->prompt_tokens,
+            plural(c->prompt_tokens), rate(c->prompt_tokens, c->prompt_seconds), (long long)r->taken, plural(r->taken));
+    if (r->taken > 1) // the first one is the prompt's
+        fprintf(stderr, ", %.1f tok/s", rate(c->reply_tokens, c->decode_seconds));
+    fprintf(stderr, "; drafted %lld, accepted %lld; stop: %s\n", (long long)c->drafted, (long long)c->accepted,
             stop_names[r->stop]);
 }
 

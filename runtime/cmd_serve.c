@@ -131,15 +131,15 @@ static void announce(const struct settings *s, const struct server *server)
     notify("READY=1");
 }
 
-// A pool that holds less than a whole context of one stream refuses requests that the context would take.
+// A pool that holds less than a whole context of one stream is what requests have to fit into.
 static void warn_pool(const struct engine *engine, const struct settings *s)
 {
     const int longest = engine_longest(engine);
     if (longest < engine_context(engine))
-        fprintf(stderr,
-                "--pool-pages %lld: the longest request has %d positions, prompt and reply together, of the context's "
-                "%d; one without max_tokens asks for a reply of up to %lld (--max-tokens)\n",
-                (long long)s->pool_pages, longest, engine_context(engine), (long long)s->reply_tokens);
+        fprintf(
+            stderr,
+            "--pool-pages %lld: the longest request has %d positions, prompt and reply together, of the context's %d\n",
+            (long long)s->pool_pages, longest, engine_context(engine));
 }
 
 static struct engine_options read_engine(const struct settings *s)

@@ -92,9 +92,15 @@ bad "the pool has no room for both" bench --quiet --pool-pages 30 --prompt 16 --
 "$binary" serve --port 0 --pool-pages "$least" --prompt-cache-gib 0 >"$out" 2>"$err" &
 served=$!
 for _ in $(seq 300); do grep -q listening "$out" && break || sleep 0.1; done
+longest=$(sed -n "s/^--pool-pages $least: the longest request has \([0-9]*\) positions.*/\1/p" "$err")
+exec 3<>"/dev/tcp/127.0.0.1/$(sed -n 's/^listening on .*:\([0-9]*\)$/\1/p' "$out")" && printf 'GET /v1/models HTTP/1.0\r\n\r\n' >&3
+models=$(timeout 20 cat <&3)
+exec 3>&-
 kill $served && wait $served
-grep -q -- "--pool-pages $least: the longest request has [0-9]* positions" "$err"
+[ -n "$longest" ]
 ok $? "serve says what its longest request is, where that is no whole context"
+grep -q "\"max_model_len\":$longest," <<<"$models"
+ok $? "and that is the context that clients see"
 bad "1 lane with" plan --pool-pages 1
 for name in --alias --name; do bad "$name: expected a text" serve --port 0 --host 192.0.2.1 $name ""; done
 for list in 1,2, ,1 1,,2 "1, ,2"; do bad "beside the comma" eval --quiet --tokens "$list"; done

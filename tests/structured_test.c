@@ -221,15 +221,21 @@ static void test_limits(enum reply_dialect dialect, const char *title)
     over();
 }
 
-// Values that a strict tool's schema gives come out as those values.
-static void test_given(enum reply_dialect dialect, const char *title)
+// Values that a strict tool's schema gives come out as those values, also behind what the schema is joined from. joined: of the schema.
+static void test_given(enum reply_dialect dialect, const char *title, const char *joined)
 {
-    static const char more[] =
-        "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,\"parameters\":{"
-        "\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x y\",1,null,true,[\"z\"]]},\"b\":{\"const\":7},"
-        "\"c\":{\"type\":[\"string\",\"boolean\"],\"enum\":[\"1\",false]}},\"required\":[\"a\",\"b\",\"c\"]}}}],"
-        "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}";
-    static const char *const values[][5] = {{"\"x y\"", "1", "null", "true", "[\"z\"]"}, {"7"}, {"\"1\"", "false"}};
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"x "
+        "y\",1,null,true,[\"z\"]]},\"b\":{\"enum\":[7,1e300]},"
+        "\"c\":{\"type\":[\"string\",\"boolean\"],\"enum\":[\"1\",false]}},\"required\":[\"a\",\"b\",\"c\"]}";
+    static const char *const values[][5] = {
+        {"\"x y\"", "1", "null", "true", "[\"z\"]"}, {"7", "1e300"}, {"\"1\"", "false"}};
+    char parameters[600], more[900];
+    snprintf(parameters, sizeof parameters, joined, schema);
+    snprintf(more, sizeof more,
+             "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"strict\":true,\"parameters\":%s}}],"
+             "\"tool_choice\":\"required\",\"parallel_tool_calls\":false}",
+             parameters);
     static const char *const names[] = {"a", "b", "c"};
     char name[120], detail[200] = "";
     int ended = 0, wrong = 0;
@@ -253,7 +259,7 @@ static void test_given(enum reply_dialect dialect, const char *title)
         json_decref(arguments);
         over();
     }
-    snprintf(name, sizeof name, "%s: given values of a strict tool come out as they are", title);
+    snprintf(name, sizeof name, "%s: given values of a strict tool come out as they are, schema %.24s", title, joined);
     printf("# %d of %d came to their end\n", ended, SEEDS / 2);
     ok(ended > 1 && wrong == 0, name, detail);
 }
@@ -504,8 +510,13 @@ int main(void)
     test_loose(REPLY_JSON, "JSON");
     test_limits(REPLY_XML, "XML");
     test_limits(REPLY_JSON, "JSON");
-    test_given(REPLY_XML, "XML");
-    test_given(REPLY_JSON, "JSON");
+    static const char *const joined[] = {"%s", "{\"$ref\":\"#/$defs/p%%20q\",\"$defs\":{\"p q\":%s}}",
+                                         "{\"$ref\":\"#/$defs/p~1q/anyOf/0\",\"$defs\":{\"p/q\":{\"anyOf\":[%s]}}}",
+                                         "{\"allOf\":[%s]}"};
+    for (size_t i = 0; i < sizeof joined / sizeof *joined; i++) {
+        test_given(REPLY_XML, "XML", joined[i]);
+        test_given(REPLY_JSON, "JSON", joined[i]);
+    }
     test_limits_of_messages();
     test_either();
     test_refusals();

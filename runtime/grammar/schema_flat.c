@@ -4,6 +4,7 @@
 // merged exactly is refused.
 
 #include "runtime/grammar/schema.h"
+#include "runtime/json_pointer.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,52 +127,15 @@ int schema_type_set(struct schema_job *job, const json_t *schema)
 
 // ---- references --------------------------------------------------------------------------------------------------------------
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
-// One step of a pointer, decoded: %XX, ~0 and ~1. Returns what follows it; NULL when it is too long.
-static const char *step(const char *from, char *name, size_t room)
-{
-    size_t n = 0;
-    for (; *from && *from != '/'; from++) {
-        char c = *from;
-        if (c == '%' && hex_digit(from[1]) >= 0 && hex_digit(from[2]) >= 0) {
-            c = (char)(16 * hex_digit(from[1]) + hex_digit(from[2]));
-            from += 2;
-        }
-        if (c == '~' && (from[1] == '0' || from[1] == '1'))
-            c = *++from == '0' ? '~' : '/';
-        if (n + 1 >= room)
-            return NULL;
-        name[n++] = c;
-    }
-    name[n] = 0;
-    return from;
-}
-
 const json_t *schema_target(struct schema_job *job, const json_t *reference)
 {
-    const char *text = json_string_value(reference), *at = text;
-    const json_t *found = job->root;
-    char name[256];
-    if (!text || text[0] != '#' || (text[1] && text[1] != '/')) {
+    const char *text = json_string_value(reference);
+    const json_t *found = json_pointer_target(job->root, text);
+    if (!json_pointer_local(text))
         schema_fail(job, "$ref \"%.80s\" is not supported: only \"#\" and \"#/...\" are", text ? text : "");
-        return NULL;
-    }
-    for (at++; found && *at == '/';) {
-        at = step(at + 1, name, sizeof name);
-        if (!at)
-            break;
-        found = json_is_array(found) ? json_array_get(found, strtoul(name, NULL, 10)) : json_object_get(found, name);
-    }
-    if (!at || !found)
+    else if (!found)
         schema_fail(job, "$ref \"%.80s\" leads nowhere", text);
-    return at ? found : NULL;
+    return found;
 }
 
 const json_t *schema_only_reference(const json_t *schema)

@@ -61,9 +61,15 @@ static bool number_parse(struct number *n, const char *text, size_t count)
     n->exponent_count = count - at;
     if (at < count && (text[at] == 'e' || text[at] == 'E')) {
         at++;
+        const bool small = at < count && text[at] == '-';
         at += at < count && (text[at] == '-' || text[at] == '+');
-        size_t exponent = digits(text, at, count);
-        if (!exponent || exponent > 2) // no reader's range is left
+        const size_t exponent = digits(text, at, count);
+        if (!exponent || exponent > 3)
+            return false;
+        size_t value = 0;
+        for (size_t i = 0; i < exponent; i++)
+            value = 10 * value + (size_t)(text[at + i] - '0');
+        if (exponent == 3 && !small && n->whole_count + value > 308) // no reader's range is left
             return false;
         at += exponent;
     }

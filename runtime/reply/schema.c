@@ -5,11 +5,12 @@
 
 #include "runtime/reply/schema.h"
 
+#include "runtime/json_pointer.h"
 #include "runtime/reply/json_stream.h"
 #include <strings.h>
 
 enum {
-    SCHEMA_DEPTH = 16,
+    SCHEMA_DEPTH = 64,
     SCHEMA_VISITED = 1 << 14
 }; // schemas that are looked at for one parameter; behind that any type
 
@@ -50,24 +51,6 @@ static unsigned type_of_value(const json_t *value)
     return types[json_typeof(value)];
 }
 
-// What "#/$defs/Name" stands for, or NULL.
-static const json_t *resolve(const json_t *root, const char *reference)
-{
-    if (!reference || strncmp(reference, "#/", 2) || strlen(reference) > 256)
-        return NULL;
-    char part[257];
-    for (const char *at = reference + 2; root; at++) {
-        size_t length = strcspn(at, "/");
-        memcpy(part, at, length);
-        part[length] = 0;
-        root = json_object_get(root, part);
-        at += length;
-        if (!*at)
-            break;
-    }
-    return root;
-}
-
 static unsigned types_at(const json_t *root, const json_t *schema, int depth, int *left);
 
 static unsigned types_of_all(const json_t *root, const json_t *list, bool all, int depth, int *left)
@@ -90,7 +73,7 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth, in
         types |= type_of_name(json_string_value(json_array_get(type, i)));
     if (types)
         return types;
-    const json_t *reference = resolve(root, json_string_value(json_object_get(schema, "$ref")));
+    const json_t *reference = json_pointer_target(root, json_string_value(json_object_get(schema, "$ref")));
     if (reference)
         return types_at(root, reference, depth + 1, left);
     list = json_object_get(schema, "enum");
@@ -107,30 +90,71 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth, in
     return types ? types : PARAMETER_ANY;
 }
 
-static const json_t *property(const json_t *function, const char *key, size_t bytes)
+// A look for a parameter's schemas among those of all of a tool's arguments.
+struct search {
+    const json_t *root;
+    const char *name; // or NULL: what additionalProperties says
+    bool found;
+    int left;
+};
+
+// The types that schema, and what it is joined from, leave the parameter.
+static unsigned search_in(struct search *s, const json_t *schema, int depth)
 {
-    char name[CALL_NAME_BYTES + 1];
+    if (!json_is_object(schema) || depth == SCHEMA_DEPTH || --s->left < 0)
+        return PARAMETER_ANY;
+    const json_t *properties = json_object_get(schema, "properties"), *all = json_object_get(schema, "allOf");
+    const json_t *own =
+        s->name ? json_object_get(properties, s->name) : json_object_get(schema, "additionalProperties");
+    unsigned types = PARAMETER_ANY;
+    if (own && (s->name || !json_is_false(own))) {
+        s->found = true;
+        types &= json_is_false(own) ? PARAMETER_STRING : types_at(s->root, own, 0, &s->left);
+    }
+    const json_t *target = json_pointer_target(s->root, json_string_value(json_object_get(schema, "$ref")));
+    if (target)
+        types &= search_in(s, target, depth + 1);
+    for (size_t i = 0; i < json_array_size(all); i++)
+        types &= search_in(s, json_array_get(all, i), depth + 1);
+    return types ? types : PARAMETER_ANY;
+}
+
+static unsigned search_types(const json_t *function, const char *name, bool *found)
+{
+    struct search s = {.root = json_object_get(function, "parameters"), .name = name, .left = SCHEMA_VISITED};
+    const unsigned types = search_in(&s, s.root, 0);
+    *found = s.found;
+    return types;
+}
+
+static bool name_of(char name[CALL_NAME_BYTES + 1], const char *key, size_t bytes)
+{
     if (bytes > CALL_NAME_BYTES)
-        return NULL;
+        return false;
     memcpy(name, key, bytes);
     name[bytes] = 0;
-    return json_object_get(json_object_get(json_object_get(function, "parameters"), "properties"), name);
+    return true;
 }
 
 bool schema_declares(const json_t *function, const char *key, size_t bytes)
 {
-    return property(function, key, bytes) != NULL;
+    char name[CALL_NAME_BYTES + 1];
+    bool found = false;
+    if (name_of(name, key, bytes))
+        search_types(function, name, &found);
+    return found;
 }
 
 unsigned schema_types(const json_t *function, const char *key, size_t bytes)
 {
-    const json_t *root = json_object_get(function, "parameters"), *schema = property(function, key, bytes);
-    int left = SCHEMA_VISITED;
-    if (!schema)
-        schema = json_object_get(root, "additionalProperties");
-    return json_is_object(schema)           ? types_at(root, schema, 0, &left)
-           : schema && json_is_true(schema) ? PARAMETER_ANY
-                                            : PARAMETER_STRING;
+    char name[CALL_NAME_BYTES + 1];
+    bool found = false;
+    unsigned types = PARAMETER_STRING;
+    if (name_of(name, key, bytes))
+        types = search_types(function, name, &found);
+    if (!found)
+        types = search_types(function, NULL, &found);
+    return found ? types : PARAMETER_STRING;
 }
 
 static bool blank(char c)

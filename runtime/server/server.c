@@ -58,7 +58,7 @@ bool server_open(struct server **out, const struct server_options *options, stru
 bool server_start(struct server *s, struct engine *engine, struct error *error)
 {
     s->engine = engine;
-    s->context = engine_context(engine);
+    s->context = engine_longest(engine);
     return host_open(&s->host, s->engine, error) && warm_open(&s->warm, s->host, error) &&
            watch_open(&s->watch, &s->large, error) && workers_open(&s->workers, WORKERS, error) && http_open(s, error);
 }

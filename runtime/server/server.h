@@ -50,7 +50,7 @@ struct server_options {
 
 struct server {
     struct server_options options;
-    int context;              // positions of a stream
+    int context;              // positions of a stream: the context, or what the pool holds of it
     struct reply_style style; // how the model writes
     char closing[64];         // text that ends its reasoning
     struct engine *engine;    // the host's
