@@ -4,6 +4,7 @@
 // taken and left out; what would change the reply and cannot be done is refused.
 
 #include "runtime/server/anthropic.h"
+#include "runtime/server/input.h"
 #include "runtime/server/openai.h"
 #include "runtime/server/tools.h"
 
@@ -53,7 +54,7 @@ static bool translate_system(struct exchange *x, const json_t *system, json_t *m
     static const char accounting[] = "x-anthropic-billing-header:";
     size_t i;
     json_t *block;
-    if (!system || json_is_null(system))
+    if (!input_given(system))
         return true;
     json_t *message = json_pack("{s:s}", "role", "system");
     if (json_is_string(system))
@@ -173,7 +174,7 @@ static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out
     struct error error = {0};
     size_t i;
     json_t *tool;
-    if (!tools || json_is_null(tools))
+    if (!input_given(tools))
         return true;
     if (!tools_check(tools, TOOLS_MESSAGES, x->server->style.dialect, &error)) {
         exchange_error(x, 400, NULL, NULL, NULL, "%s", error.text);
@@ -199,7 +200,7 @@ static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out
 static bool translate_choice(struct exchange *x, const json_t *choice, json_t *out)
 {
     const json_t *name = json_object_get(choice, "name");
-    if (!choice || json_is_null(choice))
+    if (!input_given(choice))
         return true;
     if (is(choice, "type", "any"))
         json_object_set_new(out, "tool_choice", json_string("required"));
@@ -222,7 +223,7 @@ static bool translate_thinking(struct exchange *x, const json_t *root, json_t *o
     ask_rename(x, "reasoning_effort", "output_config.effort");
     if (effort)
         json_object_set_new(out, "reasoning_effort", own(effort));
-    if (!thinking || json_is_null(thinking))
+    if (!input_given(thinking))
         return true;
     if (!is(thinking, "type", "enabled") && !is(thinking, "type", "disabled") && !is(thinking, "type", "adaptive"))
         return bad(x, "thinking.type", 0, "enabled, adaptive or disabled is expected");
@@ -257,20 +258,20 @@ static bool translate_format(struct exchange *x, const json_t *root, json_t *out
 {
     const json_t *config = json_object_get(root, "output_config"), *format = json_object_get(config, "format");
     const char *name = "output_config.format";
-    if (config && !json_is_null(config) && !json_is_object(config))
+    if (input_given(config) && !json_is_object(config))
         return ask_bad(x, "output_config", "an object");
-    if (!format || json_is_null(format)) {
+    if (!input_given(format)) {
         format = json_object_get(root, "output_format");
         name = "output_format";
     }
-    if (!format || json_is_null(format))
+    if (!input_given(format))
         return true;
     ask_rename(x, "response_format", name);
     ask_rename(x, "response_format.json_schema", name);
     const json_t *schema = json_object_get(format, "schema");
     if (!is(format, "type", "json_schema"))
         return ask_bad(x, "response_format", "type json_schema");
-    if (!schema || json_is_null(schema))
+    if (!input_given(schema))
         return ask_bad(x, "response_format", "the schema as its \"schema\"");
     json_t *given = json_copy((json_t *)(uintptr_t)format);
     json_object_del(given, "type");

@@ -3,6 +3,7 @@
 // A chat in OpenAI's shape to a job; see chat_request.h. What is wrong is said before anything is rendered.
 
 #include "runtime/server/chat_request.h"
+#include "runtime/server/input.h"
 #include "runtime/server/structured.h"
 #include "runtime/server/tools.h"
 
@@ -21,7 +22,7 @@ static bool ask_tools(struct exchange *x, struct chat_request *r, json_t **tools
         exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
         return false;
     }
-    if (!choice || json_is_null(choice))
+    if (!input_given(choice))
         return true;
     const char *word = json_string_value(choice);
     if (word && !strcmp(word, "none"))
@@ -50,9 +51,9 @@ static bool ask_stream(struct exchange *x, struct chat_request *r, const struct 
     const json_t *options = json_object_get(r->root, "stream_options");
     const json_t *usage = json_object_get(options, "include_usage");
     r->stream = f->at[FIELD_STREAM].truth;
-    if (options && !json_is_null(options) && !json_is_object(options))
+    if (input_given(options) && !json_is_object(options))
         return ask_bad(x, "stream_options", "an object");
-    if (usage && !json_is_null(usage) && !json_is_boolean(usage))
+    if (input_given(usage) && !json_is_boolean(usage))
         return ask_bad(x, "stream_options.include_usage", "true or false");
     r->include_usage = json_is_true(usage);
     return true;

@@ -5,6 +5,7 @@
 
 #include "runtime/server/conversation.h"
 #include "runtime/prompt.h"
+#include "runtime/server/input.h"
 #include "runtime/server/tools.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static const char *const roles[] = {"system", "developer", "user", "assistant", 
 // The text of a content: a string, null, or an array of text parts, which follow each other.
 static json_t *content_text(const json_t *content, size_t index, struct error *error)
 {
-    if (!content || json_is_null(content))
+    if (!input_given(content))
         return json_string("");
     if (json_is_string(content))
         return json_incref((json_t *)(uintptr_t)content);
@@ -65,7 +66,7 @@ static json_t *read_call(json_t *call, size_t index, size_t number, struct error
     json_t *object = NULL;
     if (json_is_object(arguments))
         object = json_incref(arguments);
-    else if (!arguments || json_is_null(arguments) || (json_is_string(arguments) && !json_string_length(arguments)))
+    else if (!input_given(arguments) || (json_is_string(arguments) && !json_string_length(arguments)))
         object = json_object();
     else if (json_is_string(arguments))
         object = json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL);
@@ -86,7 +87,7 @@ static bool read_calls(json_t *message, const json_t *calls, size_t index, struc
 {
     size_t i;
     json_t *call;
-    if (!calls || json_is_null(calls) || (json_is_array(calls) && !json_array_size(calls)))
+    if (!input_given(calls) || (json_is_array(calls) && !json_array_size(calls)))
         return true;
     if (!json_is_array(calls))
         return error_set(error, "messages[%zu].tool_calls: an array is expected", index);
@@ -167,10 +168,10 @@ bool conversation_read(struct conversation *c, const json_t *messages, json_t *t
     if (!json_is_array(messages) || !json_array_size(messages))
         return error_set(error, "messages: an array of at least one message is expected");
     c->wrong = "chat_template_kwargs";
-    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
+    if (input_given(kwargs) && !json_is_object(kwargs))
         return error_set(error, "chat_template_kwargs: an object is expected");
     c->wrong = "tools";
-    if (tools && !json_is_null(tools) && !tools_check(tools, TOOLS_CHAT, REPLY_PLAIN, error))
+    if (input_given(tools) && !tools_check(tools, TOOLS_CHAT, REPLY_PLAIN, error))
         return false;
     c->wrong = "messages";
     c->messages = json_array();

@@ -195,7 +195,7 @@ bool fields_read(struct fields *fields, const json_t *object, uint64_t mask, str
     *fields = (struct fields){0};
     for (int i = 0; i < FIELD_COUNT; i++) {
         const json_t *found = mask >> i & 1 ? json_object_get(object, ranges[i].name) : NULL;
-        if (!found || json_is_null(found))
+        if (!input_given(found))
             continue;
         if (!read_one(&fields->at[i], &ranges[i], found))
             return refuse(fields, &ranges[i], found, error);

@@ -17,6 +17,12 @@ enum { INPUT_DEPTH = 64, INPUT_VALUES = 1 << 20 };
 // reason in error, which calls it `what`: "the body".
 json_t *input_parse(const char *what, const char *body, size_t bytes, struct error *error);
 
+// Whether a field is there and not null.
+static inline bool input_given(const json_t *value)
+{
+    return value && !json_is_null(value);
+}
+
 enum field {
     FIELD_MAX_TOKENS,
     FIELD_MAX_COMPLETION_TOKENS,

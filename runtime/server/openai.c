@@ -4,6 +4,7 @@
 
 #include "runtime/server/openai.h"
 #include "runtime/model.h"
+#include "runtime/server/input.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ bool ask_model(struct exchange *x, const json_t *root)
 {
     const struct server_options *o = &x->server->options;
     const json_t *model_name = json_object_get(root, "model");
-    if (!model_name || json_is_null(model_name))
+    if (!input_given(model_name))
         return true;
     const char *name = json_string_value(model_name);
     bool known = name && !strcmp(name, o->name);
@@ -62,7 +63,7 @@ static bool ask_bias(struct exchange *x, const json_t *map, struct job *job)
 {
     const char *key;
     json_t *value;
-    if (!map || json_is_null(map) || (json_is_object(map) && !json_object_size(map)))
+    if (!input_given(map) || (json_is_object(map) && !json_object_size(map)))
         return true;
     if (!json_is_object(map) || json_object_size(map) > BIAS_MOST) {
         exchange_error(x, 400, NULL, "invalid_value", "logit_bias",
@@ -94,7 +95,7 @@ static bool ask_priority(struct exchange *x, const json_t *priority, struct job 
     const char *word = json_string_value(priority);
     char shown[80];
     job->background = word && !strcmp(word, "background");
-    if (!priority || json_is_null(priority) || job->background || (word && !strcmp(word, "normal")))
+    if (!input_given(priority) || job->background || (word && !strcmp(word, "normal")))
         return true;
     exchange_error(x, 400, NULL, "invalid_value", "priority",
                    "priority: one of background, normal is expected, found %s", input_show(priority, shown));
@@ -147,15 +148,10 @@ bool ask_bad(struct exchange *x, const char *field, const char *expected)
 
 // ---- thinking --------------------------------------------------------------------------------------------------------------------
 
-static bool given(const json_t *value)
-{
-    return value && !json_is_null(value);
-}
-
 // A switch of the template that neither the request nor its kwargs name.
 static void set_default(json_t *kwargs, const char *name, json_t *value)
 {
-    if (given(json_object_get(kwargs, name)))
+    if (input_given(json_object_get(kwargs, name)))
         json_decref(value);
     else
         json_object_set_new(kwargs, name, value);
@@ -198,9 +194,9 @@ static bool ask_effort(struct exchange *x, const json_t *effort, const char *fie
 static bool ask_kwargs(struct exchange *x, const json_t *kwargs)
 {
     const json_t *enable = json_object_get(kwargs, "enable_thinking"), *thinking = json_object_get(kwargs, "thinking");
-    if (given(enable) && !json_is_boolean(enable))
+    if (input_given(enable) && !json_is_boolean(enable))
         return ask_bad(x, "chat_template_kwargs.enable_thinking", "true or false");
-    return !given(thinking) || json_is_boolean(thinking) ||
+    return !input_given(thinking) || json_is_boolean(thinking) ||
            ask_bad(x, "chat_template_kwargs.thinking", "true or false");
 }
 
@@ -211,17 +207,17 @@ bool ask_thinking(struct exchange *x, const struct fields *f, const json_t *root
     const char *field = "reasoning_effort";
     if (!ask_kwargs(x, kwargs))
         return false;
-    if (given(thinking) && !json_is_boolean(thinking))
+    if (input_given(thinking) && !json_is_boolean(thinking))
         return ask_bad(x, "enable_thinking", "true or false");
-    if (given(thinking))
+    if (input_given(thinking))
         json_object_set(kwargs, "enable_thinking", (json_t *)(uintptr_t)thinking);
-    else if (given(json_object_get(kwargs, "thinking")))
+    else if (input_given(json_object_get(kwargs, "thinking")))
         set_default(kwargs, "enable_thinking", json_incref(json_object_get(kwargs, "thinking")));
-    if (!given(effort)) {
+    if (!input_given(effort)) {
         effort = json_object_get(kwargs, "reasoning_effort");
         field = "chat_template_kwargs.reasoning_effort";
     }
-    if (given(effort) && !ask_effort(x, effort, field, kwargs))
+    if (input_given(effort) && !ask_effort(x, effort, field, kwargs))
         return false;
     ask_thinking_defaults(x, kwargs, budget);
     if (f->at[FIELD_THINKING_BUDGET].given)
@@ -234,7 +230,7 @@ bool ask_thinking(struct exchange *x, const struct fields *f, const json_t *root
 bool ask_stops(struct exchange *x, const json_t *stop, const char *name, struct stops *stops)
 {
     *stops = (struct stops){0};
-    if (!stop || json_is_null(stop))
+    if (!input_given(stop))
         return true;
     const size_t count = json_is_array(stop) ? json_array_size(stop) : 1;
     for (size_t i = 0; i < count && count <= STOPS_MOST; i++) {

@@ -3,6 +3,7 @@
 // POST /v1/completions: a text or token ids go on. What is read is not split into reasoning or calls.
 
 #include "runtime/model.h"
+#include "runtime/server/input.h"
 #include "runtime/server/openai.h"
 #include "runtime/server/routes.h"
 #include "runtime/server/structured.h"
@@ -169,7 +170,7 @@ static bool ask(struct exchange *x, struct completion *c, struct fields *f, stru
         return false;
     if (f->at[FIELD_ECHO].truth)
         return ask_bad(x, "echo", "false");
-    if (suffix && !json_is_null(suffix) && json_string_length(suffix))
+    if (input_given(suffix) && json_string_length(suffix))
         return ask_bad(x, "suffix", "null");
     c->stream = f->at[FIELD_STREAM].truth;
     c->include_usage = c->stream && json_is_true(json_object_get(options, "include_usage"));

@@ -5,6 +5,7 @@
 
 #include "runtime/server/responses.h"
 #include "runtime/server/chat_request.h"
+#include "runtime/server/input.h"
 #include "runtime/server/response_store.h"
 #include "runtime/server/routes.h"
 
@@ -66,7 +67,7 @@ static json_t *item_json(const struct exchange *x, int index, bool empty)
 static void repeat(json_t *reply, const struct response *r, const char *key, json_t *otherwise)
 {
     json_t *given = json_object_get(r->root, key);
-    if (given && !json_is_null(given)) {
+    if (input_given(given)) {
         json_decref(otherwise);
         otherwise = json_incref(given);
     }
@@ -254,7 +255,7 @@ static bool find_previous(struct exchange *x, const json_t *root, json_t **befor
 {
     const json_t *previous = json_object_get(root, "previous_response_id");
     *before = NULL;
-    if (!previous || json_is_null(previous))
+    if (!input_given(previous))
         return true;
     const char *id = json_string_value(previous);
     if (!id)
@@ -275,7 +276,7 @@ static bool read_request(struct exchange *x, struct job *job, struct answer_rule
     struct response *r = x->state;
     json_t *before, *chat;
     const json_t *store = json_object_get(r->root, "store");
-    if (store && !json_is_null(store) && !json_is_boolean(store))
+    if (input_given(store) && !json_is_boolean(store))
         return ask_bad(x, "store", "true or false");
     r->store = !json_is_false(store);
     if (!find_previous(x, r->root, &before))

@@ -3,6 +3,7 @@
 // A request of OpenAI's responses API to the shape of its chat. Items of an assistant's turn become one message. What would change
 // the reply and cannot be done is refused.
 
+#include "runtime/server/input.h"
 #include "runtime/server/openai.h"
 #include "runtime/server/responses.h"
 #include "runtime/server/tools.h"
@@ -39,7 +40,7 @@ static json_t *content_text(const json_t *content)
     size_t i;
     json_t *part;
     bool ok = true;
-    if (!content || json_is_null(content))
+    if (!input_given(content))
         return json_string("");
     if (json_is_string(content))
         return own(content);
@@ -188,7 +189,7 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
     size_t i;
     json_t *tool;
     struct error error = {0};
-    if (!tools || json_is_null(tools))
+    if (!input_given(tools))
         return true;
     if (!tools_check(tools, TOOLS_RESPONSES, x->server->style.dialect, &error)) {
         exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
@@ -216,11 +217,11 @@ static bool take_format(struct exchange *x, const json_t *root, json_t *out)
                  *asked = json_object_get(format, "schema");
     ask_rename(x, "response_format", "text.format");
     ask_rename(x, "response_format.json_schema", "text.format");
-    if (text && !json_is_null(text) && !json_is_object(text))
+    if (input_given(text) && !json_is_object(text))
         return ask_bad(x, "text", "an object");
-    if (!format || json_is_null(format) || is(format, "type", "text"))
+    if (!input_given(format) || is(format, "type", "text"))
         return true;
-    if (is(format, "type", "json_schema") && (!asked || json_is_null(asked)))
+    if (is(format, "type", "json_schema") && (!input_given(asked)))
         return ask_bad(x, "response_format", "the schema as its \"schema\"");
     if (is(format, "type", "json_schema")) {
         json_t *schema = json_copy((json_t *)(uintptr_t)format);
@@ -268,11 +269,6 @@ static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
         json_object_set_new(out, "reasoning_effort", own(effort));
 }
 
-static bool given(const json_t *value)
-{
-    return value && !json_is_null(value);
-}
-
 // Fields that change no reply, or only by what is in them, would go unseen with a wrong type.
 static bool check_types(struct exchange *x, const json_t *root)
 {
@@ -281,15 +277,15 @@ static bool check_types(struct exchange *x, const json_t *root)
                  *background = json_object_get(root, "background"), *summary = json_object_get(reasoning, "summary"),
                  *value;
     const char *key;
-    if (given(background) && !json_is_false(background))
+    if (input_given(background) && !json_is_false(background))
         return ask_bad(x, "background", "only false");
-    if (given(instructions) && !json_is_string(instructions))
+    if (input_given(instructions) && !json_is_string(instructions))
         return ask_bad(x, "instructions", "a text");
-    if (given(reasoning) && !json_is_object(reasoning))
+    if (input_given(reasoning) && !json_is_object(reasoning))
         return ask_bad(x, "reasoning", "an object");
-    if (given(summary) && !json_is_string(summary))
+    if (input_given(summary) && !json_is_string(summary))
         return ask_bad(x, "reasoning.summary", "a text");
-    if (given(metadata) && !json_is_object(metadata))
+    if (input_given(metadata) && !json_is_object(metadata))
         return ask_bad(x, "metadata", "an object of texts");
     json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
     {

@@ -4,6 +4,7 @@
 // ones that were used longest ago go first.
 
 #include "runtime/server/structured.h"
+#include "runtime/server/input.h"
 
 #include "runtime/model.h"
 #include "runtime/reply/schema.h"
@@ -295,7 +296,7 @@ static bool fulfil_calls(struct exchange *x, struct wish *w, struct job *job, st
 
 static void wish_for(struct wish *w, enum kind kind, const char *param, const json_t *value)
 {
-    if (!value || json_is_null(value))
+    if (!input_given(value))
         return;
     w->kind = kind;
     w->param = param;
@@ -321,18 +322,18 @@ static bool check_beside(struct exchange *x, const json_t *given)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const json_t *text = json_object_get(given, texts[i]);
         snprintf(param, sizeof param, "%s.%s", field, texts[i]);
-        if (text && !json_is_null(text) && !json_is_string(text))
+        if (input_given(text) && !json_is_string(text))
             return bad(x, param, "a text is expected");
     }
     snprintf(param, sizeof param, "%s.strict", field);
-    return !strict || json_is_null(strict) || json_is_boolean(strict) || bad(x, param, "true or false is expected");
+    return !input_given(strict) || json_is_boolean(strict) || bad(x, param, "true or false is expected");
 }
 
 static bool read_format(struct exchange *x, const json_t *format, const json_t *object, struct wish *w)
 {
     const json_t *given = json_object_get(format, "json_schema"), *schema = json_object_get(given, "schema");
     const char *field = ask_name(x, "response_format");
-    if (!format || json_is_null(format) || !strcmp(type_of(format), "text"))
+    if (!input_given(format) || !strcmp(type_of(format), "text"))
         return true;
     if (!strcmp(type_of(format), "json_object")) {
         wish_for(w, KIND_SCHEMA, field, object);
@@ -340,7 +341,7 @@ static bool read_format(struct exchange *x, const json_t *format, const json_t *
     }
     if (strcmp(type_of(format), "json_schema"))
         return bad(x, field, "type must be one of text, json_object, json_schema");
-    if (!json_is_object(given) || !schema || json_is_null(schema))
+    if (!json_is_object(given) || !input_given(schema))
         return bad(x, field, "json_schema must be an object with the schema as its \"schema\"");
     wish_for(w, KIND_SCHEMA, field, schema);
     return check_beside(x, given);
@@ -350,7 +351,7 @@ static bool read_outputs(struct exchange *x, const json_t *outputs, const json_t
 {
     const json_t *value;
     const char *key;
-    if (!outputs || json_is_null(outputs))
+    if (!input_given(outputs))
         return true;
     if (!json_is_object(outputs))
         return bad(x, "structured_outputs", "an object is expected");

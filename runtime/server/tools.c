@@ -16,11 +16,6 @@ struct place {
     struct error *error;
 };
 
-static bool given(const json_t *value)
-{
-    return value && !json_is_null(value);
-}
-
 // field: "type", or one of the function's. False.
 static bool wrong(const struct place *p, const char *field, const char *expected, const json_t *found)
 {
@@ -37,7 +32,7 @@ static bool wrong(const struct place *p, const char *field, const char *expected
 static bool check_type(const struct place *p, const json_t *type)
 {
     const char *only = p->shape == TOOLS_MESSAGES ? "custom" : "function", *word = json_string_value(type);
-    if (p->shape != TOOLS_RESPONSES && !given(type))
+    if (p->shape != TOOLS_RESPONSES && !input_given(type))
         return true;
     if (word && !strcmp(word, only))
         return true;
@@ -62,7 +57,7 @@ static bool check_type_of(const struct place *p, const char *key, const json_t *
 {
     const char *word = json_string_value(type);
     char field[32];
-    bool object = !given(type) || (word && !strcmp(word, "object"));
+    bool object = !input_given(type) || (word && !strcmp(word, "object"));
     for (size_t i = 0; i < json_array_size(type); i++) {
         word = json_string_value(json_array_get(type, i));
         object = object || (word && !strcmp(word, "object"));
@@ -76,7 +71,7 @@ static bool check_parameters(const struct place *p, const char *key, const json_
     const json_t *value;
     const char *name;
     char field[32], expected[96];
-    if ((given(schema) || p->shape == TOOLS_MESSAGES) && !json_is_object(schema))
+    if ((input_given(schema) || p->shape == TOOLS_MESSAGES) && !json_is_object(schema))
         return wrong(p, key, "an object", schema);
     if (!check_type_of(p, key, json_object_get(schema, "type")))
         return false;
@@ -107,9 +102,9 @@ static bool check_one(const struct place *p, const json_t *tool, json_t *names)
                          p->index);
     if (!check_type(p, json_object_get(tool, "type")) || !check_name(p, json_object_get(function, "name"), names))
         return false;
-    if (given(text) && !json_is_string(text))
+    if (input_given(text) && !json_is_string(text))
         return wrong(p, "description", "a text", text);
-    if (given(strict) && !json_is_boolean(strict))
+    if (input_given(strict) && !json_is_boolean(strict))
         return wrong(p, "strict", "true or false", strict);
     return check_parameters(p, key, schema);
 }
