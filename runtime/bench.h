@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What bench measures, shared by the measuring (cmd_bench.c) and the printing (bench_print.c).
+// What bench measures, shared by the measuring (cmd_bench.c, bench_lanes.c, bench_drafts.c, bench_graphs.c) and the printing
+// (bench_print.c, bench_rows.c, bench_chart.c).
 
 #ifndef BENCH_H
 #define BENCH_H
@@ -16,6 +17,12 @@ enum {
     BENCH_PROFILED = 8,    // rounds that the kernels' times are averaged over
     BENCH_GRAPHS = 128,    // programs by number of lanes
     BENCH_WARM_ROUNDS = 8, // of lanes together and of drafts at a given acceptance, before the clock starts
+    BENCH_LEAST_ROUNDS = 8,
+    // Rounds before and after the clock starts where the depth is the engine's: until it has looked at other depths and learned
+    // what lands; all of the looks around that it goes on with.
+    BENCH_SETTLE = 64,
+    BENCH_CYCLE = 72,
+    BENCH_ROWS = 256, // ops and shapes of a program
     BENCH_LEAST_BYTES = 1 << 30,
     BENCH_LOAD = 128,
 };
@@ -28,6 +35,39 @@ struct bench_graph {
     int keys, launches;
     int64_t bytes;
     double capture_seconds, instantiate_seconds, replay, eager;
+};
+
+// Rounds at a forced acceptance. made, rounds and seconds: of what was timed.
+struct bench_cell {
+    int asked, lanes;       // drafts a round; -1: as many as the engine finds to pay
+    double chance, seconds; // chance: that a draft lands
+    double expected;        // tokens that such rounds make on average over all luck
+    int64_t rounds, made;
+    int64_t tried, landed;                        // drafts that were looked at, and accepted, in all rounds
+    int64_t early[MAX_WINDOW], timed[MAX_WINDOW]; // rounds of a lane by its drafts, before the clock started and after
+};
+
+// Cells of one number of lanes: [repeats][count], of which the first and the last are undrafted, those between rows of
+// acceptances: a cell a depth, then one where the engine chooses.
+struct bench_table {
+    int lanes, count;
+    struct bench_cell *cell;
+};
+
+// The launches of one op, or of one op and shape, or of one group of ops, added up over all passes of a program.
+struct bench_row {
+    const char *op, *shape; // op: the group's name in rows of groups
+    int launches;
+    int64_t bytes;
+    double flops, seconds;
+};
+
+// A program's times. passes: how often it ran for these seconds; share: which part of its rows a pass had on average.
+struct bench_part {
+    const struct program *program;
+    const double *seconds; // [program->launches]
+    int passes;
+    double share;
 };
 
 struct bench {
@@ -54,9 +94,11 @@ struct bench {
     int graphs;
     int lanes;
     double lanes_rate[MAX_LANES + 1]; // tokens a second of n lanes together, undrafted; 0: not measured
-    // drafted rounds of one lane at a given acceptance, and undrafted ones before and after; rate 0: not asked for
-    double chance, forced_rate, forced_plain;
-    int64_t forced_drafted, forced_accepted;
+    // drafts at given acceptances, one lane and then all of `lanes`; none: not asked for
+    struct real_list accept;
+    struct number_list drafts;
+    struct bench_table table[2];
+    int tables;
     // a reply beside a prompt of `beside` tokens: share of the time, tokens a second of both, longest gap in seconds
     int beside;
     double beside_share, beside_rate, beside_prompt, beside_gap;
@@ -76,8 +118,23 @@ void bench_load(char load[BENCH_LOAD]);
 // Decode of 1, 2, 4, 8 lanes, up to bench->lanes.
 bool bench_lanes(struct bench *bench, struct error *error);
 
-// One lane whose drafts are accepted with a chance, right or wrong; drafts a round, -1: as many as pay.
-bool bench_accept(struct bench *bench, double chance, int drafts, struct error *error);
+// Streams of `lanes` different prompts, each with its first token taken. streams[lanes] begin as NULL; the caller closes them,
+// also after a failure.
+bool bench_open_streams(struct bench *bench, struct stream **streams, int lanes, const struct stream_options *options,
+                        struct error *error);
+
+// Times rounds of so many lanes, each with `asked` drafts (-1: as many as pay, found out anew) that land with a chance,
+// right or wrong, until a lane has made bench->tokens.
+bool bench_cell(struct bench *bench, double chance, int asked, int lanes, struct bench_cell *cell, struct error *error);
+
+// Whether a cell is of what was asked for, by what its rounds were. False: error says what they were instead.
+bool bench_cell_check(const struct bench_cell *cell, double chance, int asked, int lanes, struct error *error);
+
+// Tables of all of bench->accept by bench->drafts. The caller frees them with bench_drafts_free.
+bool bench_drafts(struct bench *bench, struct error *error);
+void bench_drafts_free(struct bench *bench);
+void bench_drafts_text(const struct bench *bench);
+void bench_drafts_json(const struct bench *bench, json_t *root);
 
 // A reply while a prompt of so many tokens is read.
 bool bench_beside(struct bench *bench, int prompt, struct error *error);
@@ -93,8 +150,26 @@ bool bench_graphs(struct bench *bench, struct error *error);
 void bench_graphs_text(const struct bench *bench);
 void bench_graphs_json(const struct bench *bench, json_t *root);
 
+// A round, and a prompt but its last token, which is a pass of another program (passes 0: the prompt has one token).
+struct bench_part bench_round(const struct bench *bench);
+struct bench_part bench_prompt(const struct bench *bench);
+
+// Launches by op, or by op and shape; seconds and bytes are those of all passes. How many rows there are.
+int bench_rows(const struct bench_part *part, bool shapes, struct bench_row rows[BENCH_ROWS]);
+
+// The same by group of ops, of rows by op; groups without launches are left out. Rows that another build wrote fit too: an op
+// that no group knows is in the last one.
+int bench_groups(const struct bench_row *rows, int count, struct bench_row groups[BENCH_ROWS]);
+
+void bench_sort(struct bench_row *rows, int count); // the longest first
+void bench_rows_text(const struct bench *bench);
+void bench_rows_json(const struct bench *bench, json_t *root);
+
 void bench_print_text(const struct bench *bench);
 void bench_print_json(const struct bench *bench);
 void bench_print_chart(const struct bench *bench); // a script for gnuplot, which writes an SVG
+
+// Draws two runs from what --json printed of them, by groups of ops: bars of text, or a script for gnuplot.
+bool bench_compare(const char *before, const char *after, bool gnuplot, struct error *error);
 
 #endif

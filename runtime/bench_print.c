@@ -1,42 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Prints what bench measured: for people, as JSON, as a chart.
+// Prints what bench measured: for people and as JSON.
 
 #include "runtime/bench.h"
 #include "runtime/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAX_ROWS = 256 };
-
-// The launches of one op, or of one op and shape, in a program, added up.
-struct row {
-    const char *op, *shape;
-    int launches;
-    int64_t bytes, flops;
-    double seconds;
-};
-
-static int make_rows(const struct program *program, const double *seconds, bool shapes, struct row rows[MAX_ROWS])
-{
-    int count = 0;
-    for (int i = 0; i < program->launches; i++) {
-        const struct model_op *op = &program->ops[i];
-        int at = 0;
-        while (at < count && (strcmp(rows[at].op, op->op) || (shapes && strcmp(rows[at].shape, op->shape))))
-            at++;
-        if (at == MAX_ROWS)
-            continue;
-        if (at == count)
-            rows[count++] = (struct row){.op = op->op, .shape = op->shape};
-        rows[at].launches++;
-        rows[at].bytes += op->bytes;
-        rows[at].flops += op->flops;
-        rows[at].seconds += seconds[i];
-    }
-    return count;
-}
 
 double bench_best(const double *values, int count)
 {
@@ -54,50 +24,13 @@ double bench_least(const double *values, int count)
     return low;
 }
 
-static double gigabytes(int64_t bytes, double seconds)
-{
-    return seconds > 0 ? (double)bytes / seconds * 1e-9 : 0;
-}
-
-static int longest_first(const void *a, const void *b)
-{
-    double x = ((const struct row *)a)->seconds, y = ((const struct row *)b)->seconds;
-    return (x < y) - (x > y);
-}
-
-// Every op and shape of a program, the longest first. passes: how often the program ran for these seconds; share: which part
-// of its rows a pass had on average.
-static void print_ops(const char *title, const struct program *program, const double *seconds, int passes, double share)
-{
-    char size[24];
-    struct row rows[MAX_ROWS];
-    int count = make_rows(program, seconds, true, rows);
-    double all = 0;
-    for (int i = 0; i < count; i++)
-        all += rows[i].seconds;
-    qsort(rows, (size_t)count, sizeof *rows, longest_first);
-    printf("%s: %.1f us in kernels, launches one by one\n", title, all * 1e6);
-    printf("  %-14s %-44s %8s %11s %7s %11s %8s %8s\n", "kernel", "shape", "launches", "us", "time", "bytes", "GB/s",
-           "TFLOP/s");
-    for (int i = 0; i < count; i++) {
-        const struct row *r = &rows[i];
-        printf("  %-14s %-44.44s %8d %11.1f %6.1f%% %11s %8.1f %8.2f\n", r->op, r->shape, r->launches * passes,
-               r->seconds * 1e6, all > 0 ? 100 * r->seconds / all : 0, cli_bytes(size, r->bytes * passes),
-               gigabytes(r->bytes * passes, r->seconds),
-               r->seconds > 0 ? (double)r->flops * share * passes / r->seconds * 1e-12 : 0);
-    }
-}
-
 static void print_streams(const struct bench *b)
 {
     for (int i = 1; i <= MAX_LANES && b->lanes > 1; i++)
         if (b->lanes_rate[i] > 0)
             printf("%d lane%s       %8.2f tok/s together, %.2f times one\n", i, i > 1 ? "s" : " ", b->lanes_rate[i],
                    b->lanes_rate[i] / b->lanes_rate[1]);
-    if (b->forced_rate > 0)
-        printf("accept %.2f   %8.2f tok/s, %.2f times the undrafted %.2f; drafted %lld, accepted %lld\n", b->chance,
-               b->forced_rate, b->forced_rate / b->forced_plain, b->forced_plain, (long long)b->forced_drafted,
-               (long long)b->forced_accepted);
+    bench_drafts_text(b);
     if (b->beside)
         printf("beside        %8.2f tok/s while a prompt of %d is read at %.2f tok/s: %.1f %% of the time, longest gap "
                "%.1f ms\n",
@@ -135,38 +68,7 @@ void bench_print_text(const struct bench *b)
            "%lld eager, %lld evicted\n",
            b->round_seconds * 1e6, b->kernel_seconds * 1e6, (long long)g->replayed, (long long)g->captured,
            (long long)g->eager, (long long)g->evicted);
-    struct row rows[MAX_ROWS];
-    int count = make_rows(b->program, b->seconds, false, rows);
-    printf("  %-14s %8s %10s %11s %8s %7s\n", "kernel", "launches", "us", "bytes", "GB/s", "time");
-    for (int i = 0; i < count; i++)
-        printf("  %-14s %8d %10.1f %11s %8.2f %6.1f%%\n", rows[i].op, rows[i].launches, rows[i].seconds * 1e6,
-               cli_bytes(size, rows[i].bytes), gigabytes(rows[i].bytes, rows[i].seconds),
-               b->kernel_seconds > 0 ? 100 * rows[i].seconds / b->kernel_seconds : 0);
-    if (!b->per_op)
-        return;
-    print_ops("a round", b->program, b->seconds, 1, 1);
-    // Its last token is a pass of another program.
-    const int most = b->prompt_program->rows, read = b->prompt - 1, passes = (read + most - 1) / most;
-    if (passes > 0)
-        print_ops("a prompt but its last token", b->prompt_program, b->prompt_seconds, passes,
-                  (double)read / passes / most);
-}
-
-void bench_print_chart(const struct bench *b)
-{
-    struct row rows[MAX_ROWS];
-    const int count = make_rows(b->program, b->seconds, false, rows);
-    qsort(rows, (size_t)count, sizeof *rows, longest_first);
-    printf(
-        "# gnuplot reads this and writes an SVG to standard output.\n"
-        "set terminal svg size 900,%d font 'sans-serif,12'\n"
-        "set title \"%s on %s: %.0f us in kernels a round, launches one by one\" noenhanced\n"
-        "set style fill solid 0.7\nset xlabel 'microseconds'\nset yrange [%d.5:-0.5]\nset ytics noenhanced\nunset key\n"
-        "$time << END\n",
-        120 + 24 * count, model.name, engine_isa(b->engine), b->kernel_seconds * 1e6, count - 1);
-    for (int i = 0; i < count; i++)
-        printf("%.1f \"%s, %d\"\n", rows[i].seconds * 1e6, rows[i].op, rows[i].launches);
-    printf("END\nplot $time using ($1/2):0:($1/2):(0.35):ytic(2) with boxxyerror\n");
+    bench_rows_text(b);
 }
 
 json_t *bench_series(const double *values, int count)
@@ -194,11 +96,7 @@ static void streams_json(const struct bench *b, json_t *root)
             json_array_append_new(lanes,
                                   json_pack("{s:i, s:f}", "lanes", i, "decode_tokens_per_second", b->lanes_rate[i]));
     json_object_set_new(root, "lanes", lanes);
-    if (b->forced_rate > 0)
-        json_object_set_new(root, "forced",
-                            json_pack("{s:f, s:f, s:f, s:I, s:I}", "acceptance", b->chance, "decode_tokens_per_second",
-                                      b->forced_rate, "undrafted_tokens_per_second", b->forced_plain, "drafted",
-                                      (json_int_t)b->forced_drafted, "accepted", (json_int_t)b->forced_accepted));
+    bench_drafts_json(b, root);
     if (b->beside)
         json_object_set_new(root, "beside",
                             json_pack("{s:i, s:f, s:f, s:f, s:f}", "prompt", b->beside, "share", b->beside_share,
@@ -236,15 +134,7 @@ void bench_print_json(const struct bench *b)
                                   (json_int_t)g->captured, "eager", (json_int_t)g->eager, "evicted",
                                   (json_int_t)g->evicted));
     streams_json(b, root);
-    struct row rows[MAX_ROWS];
-    int count = make_rows(b->program, b->seconds, false, rows);
-    json_t *kernels = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(kernels,
-                              json_pack("{s:s, s:i, s:I, s:f, s:f}", "op", rows[i].op, "launches", rows[i].launches,
-                                        "bytes", (json_int_t)rows[i].bytes, "seconds", rows[i].seconds,
-                                        "gigabytes_per_second", gigabytes(rows[i].bytes, rows[i].seconds)));
-    json_object_set_new(root, "kernels", kernels);
+    bench_rows_json(b, root);
     json_dumpf(root, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(root);

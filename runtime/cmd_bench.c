@@ -160,7 +160,14 @@ int32_t *bench_ids(int wanted, bool synthetic, struct error *error)
 // Flags that go together, and those that do not.
 static bool check_flags(const struct settings *s, struct error *error)
 {
-    const bool accept = settings_given(s, FLAG_ACCEPT);
+    const bool accept = s->accept.count > 0;
+    const flag_set drawn = FLAG_BIT(FLAG_BEFORE) | FLAG_BIT(FLAG_AFTER);
+    if ((s->given & drawn) && (s->given & drawn) != drawn)
+        return error_set(error, "--before and --after: both files are needed");
+    if ((s->given & drawn) && (s->given & ~(drawn | FLAG_BIT(FLAG_GNUPLOT) | FLAG_BIT(FLAG_QUIET))))
+        return error_set(error,
+                         "--before and --after draw saved runs and measure nothing: of other flags only --gnuplot "
+                         "goes with them");
     if (s->gnuplot && s->json)
         return error_set(error, "--gnuplot and --json: both are all that is printed; give one of them");
     if (settings_given(s, FLAG_TURNS))
@@ -190,8 +197,9 @@ static bool check_flags(const struct settings *s, struct error *error)
 // included.
 static int64_t positions_of(const struct bench *b)
 {
-    const int64_t rounds = (BENCH_WARM_ROUNDS + 2) * (int64_t)model.window, more = 4 * MAX_WINDOW + BENCH_PROFILED;
-    return b->prompt + b->tokens + (rounds > more ? rounds : more);
+    const int64_t rounds = b->accept.count > 0 ? BENCH_SETTLE + BENCH_CYCLE : BENCH_WARM_ROUNDS,
+                  rows = (rounds + 2) * model.window, more = 4 * MAX_WINDOW + BENCH_PROFILED;
+    return b->prompt + b->tokens + (rows > more ? rows : more);
 }
 
 static bool open_engine(struct bench *b, const struct settings *s, struct error *error)
@@ -224,7 +232,8 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->program = model.plain_round;
     b->prompt_program = model.plain_prompt;
     b->per_op = s->per_op;
-    b->chance = s->accept;
+    b->accept = s->accept;
+    b->drafts = s->drafts;
     b->ids = bench_ids(b->prompt, b->synthetic, error);
     if (!b->ids || !open_engine(b, s, error))
         return false;
@@ -254,6 +263,8 @@ static int bench_run(const struct settings *settings, struct error *error)
 {
     if (!check_flags(settings, error))
         return EXIT_BAD;
+    if (settings_given(settings, FLAG_BEFORE))
+        return bench_compare(settings->before, settings->after, settings->gnuplot, error) ? 0 : EXIT_BAD;
     if (settings_given(settings, FLAG_TURNS))
         return bench_turns(settings, error) ? 0 : EXIT_BAD;
     struct bench *b = calloc(1, sizeof *b);
@@ -263,8 +274,7 @@ static int bench_run(const struct settings *settings, struct error *error)
         bench_load(b->load);
     for (int i = 0; ok && i < b->repeats; i++)
         ok = repeat(b, i, error);
-    ok = ok && (b->lanes < 2 || bench_lanes(b, error)) &&
-         (!settings_given(settings, FLAG_ACCEPT) || bench_accept(b, settings->accept, (int)settings->drafts, error)) &&
+    ok = ok && (b->lanes < 2 || bench_lanes(b, error)) && (b->accept.count == 0 || bench_drafts(b, error)) &&
          (!settings->beside || bench_beside(b, (int)settings->beside, error));
     ok = ok && (settings->eager || bench_graphs(b, error));
     ok = ok && profile(b, error) && (!b->per_op || profile_prompt(b, error));
@@ -277,6 +287,7 @@ static int bench_run(const struct settings *settings, struct error *error)
         free(b->seconds);
         free(b->prompt_seconds);
         free(b->ids);
+        bench_drafts_free(b);
     }
     free(b);
     return ok ? 0 : EXIT_BAD;
@@ -284,21 +295,36 @@ static int bench_run(const struct settings *settings, struct error *error)
 
 const struct command command_bench = {
     .name = "bench",
-    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--lanes N] [--accept P] [--beside N] "
-                "[--per-op] [--turns N,N,... [--turn-tokens N]] [--json] [--gnuplot]",
+    .synopsis = "[--prompt N] [--decode N] [--repeat N] [--weights synthetic] [--lanes N] [--accept P,P,... "
+                "[--drafts N-N]] [--beside N] [--per-op] [--turns N,N,... [--turn-tokens N]] [--before FILE --after "
+                "FILE] [--json] [--gnuplot]",
     .summary = "decode and prompt speed, each kernel's rate, and the share of the machine's read ceiling",
     .notes =
         "Figures are medians over the repeats. The ceiling is measured before and after every repeat; a share "
         "compares a\n"
         "repeat with the two measurements around it. --weights synthetic needs no weight file.\n"
-        "--lanes: also 1, 2, 4, 8 streams together. --accept: also drafted rounds whose drafts land with that chance, "
-        "up to\n"
-        "--drafts of them a round. --json and --gnuplot: one of them.\n"
+        "--lanes: also 1, 2, 4, 8 streams together. --json and --gnuplot: one of them.\n"
+        "--accept: also a table of drafted rounds, of one lane and of all of --lanes: a row a chance that a draft "
+        "lands, "
+        "a column\n"
+        "for each of --drafts a round (0.6,0.8,0.9 and 1-7, say), the last for as many as the engine finds to pay, "
+        "from "
+        "what it\n"
+        "measures itself. tok/s and times undrafted rounds before and after; tokens a round are those of the chance, "
+        "not "
+        "of luck.\n"
         "--beside: also a reply while a prompt is read, its share of the time and its longest gap.\n"
         "host us/round: from the end of a round to the launch of the next, while the target waits; programs: what each "
         "graph\n"
         "costs, and its time against the same launches one after the other.\n"
-        "--per-op runs launches one by one, so their times hold what overlaps otherwise.\n"
+        "--per-op runs launches one by one, so their times hold what overlaps otherwise. Several ops that are one "
+        "launch "
+        "count\n"
+        "where the first of them does.\n"
+        "--before and --after, alone or with --gnuplot: bars of the time of each group of kernels in two runs that "
+        "--json "
+        "printed,\n"
+        "which may be of other versions of the program.\n"
         "--turns, alone: milliseconds from handing a chat's next turn in to its first token. The history of N tokens "
         "ends\n"
         "with a reply of --decode tokens and the turn's fixed head; --turn-tokens are new. cold: nothing is kept; "
@@ -308,6 +334,6 @@ const struct command command_bench = {
     .flags = ENGINE_FLAGS | FLAG_BIT(FLAG_JSON) | FLAG_BIT(FLAG_PROMPT_ROWS) | FLAG_BIT(FLAG_DECODE_ROWS) |
              FLAG_BIT(FLAG_REPEAT) | FLAG_BIT(FLAG_PER_OP) | FLAG_BIT(FLAG_GNUPLOT) | SHARING_FLAGS |
              FLAG_BIT(FLAG_ACCEPT) | FLAG_BIT(FLAG_DRAFTS) | FLAG_BIT(FLAG_BESIDE) | FLAG_BIT(FLAG_TURNS) |
-             FLAG_BIT(FLAG_TURN_TOKENS) | FLAG_BIT(FLAG_CACHE_GIB),
+             FLAG_BIT(FLAG_TURN_TOKENS) | FLAG_BIT(FLAG_CACHE_GIB) | FLAG_BIT(FLAG_BEFORE) | FLAG_BIT(FLAG_AFTER),
     .run = bench_run,
 };

@@ -9,17 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-// KIND_TEXTS: can be given several times. KIND_INTEGERS: separated by commas. KIND_AUTO: a whole number, or "auto" for 0.
+// KIND_TEXTS: can be given several times. KIND_INTEGERS, KIND_REALS: separated by commas. KIND_RANGES: also A-B, ascending.
+// KIND_AUTO: a whole number, or "auto" for 0.
 enum kind {
     KIND_SWITCH,
     KIND_TEXT,
     KIND_TEXTS,
-    KIND_INTEGER,
-    KIND_INTEGERS,
-    KIND_AUTO,
+    KIND_CHOICE,
     KIND_UNSIGNED,
-    KIND_REAL,
-    KIND_CHOICE
+    KIND_INTEGER, // this one and those below have a range
+    KIND_INTEGERS,
+    KIND_RANGES,
+    KIND_REALS,
+    KIND_AUTO,
+    KIND_REAL
 };
 
 struct flag_row {
@@ -102,12 +105,14 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; the context holds them and --decode; default 512"),
     [FLAG_DECODE_ROWS]  = INTEGER("--decode", decode_rows, "N", 1, 1 << 20, "tokens to decode a repeat; default 32"),
     [FLAG_REPEAT]       = INTEGER("--repeat", repeat, "N", 1, 1000, "repeats, of which the median counts; default 5"),
-    [FLAG_ACCEPT]       = REAL("--accept", accept, "P", 0, 1, "time drafted rounds whose drafts are accepted with this chance, right or wrong"),
-    [FLAG_DRAFTS]       = INTEGER("--drafts", drafts, "N", 1, 15, "drafts a round of --accept; default: as many as pay"),
+    [FLAG_ACCEPT]       = {"--accept", NULL, KIND_REALS, AT(accept), "P,P,...", "time drafted rounds whose drafts are accepted with these chances, right or wrong", 0, 1, NULL},
+    [FLAG_DRAFTS]       = {"--drafts", NULL, KIND_RANGES, AT(drafts), "N,N-N,...", "drafts a round of --accept, beside as many as pay", 1, 15, NULL},
     [FLAG_BESIDE]       = INTEGER("--beside", beside, "N", 2, 1 << 24, "time a reply beside a prompt of N tokens that is being read"),
     [FLAG_TURNS]        = {"--turns", NULL, KIND_INTEGERS, AT(turns), "N,N,...", "time to the first token of a chat's next turn behind a history of N tokens", 48, 1 << 24, NULL},
     [FLAG_TURN_TOKENS]  = INTEGER("--turn-tokens", turn_tokens, "N", 1, 1 << 20, "tokens that are new in that turn; default 64"),
     [FLAG_PER_OP]       = SWITCH("--per-op", per_op, "time of each op and shape, of a round and of a prompt"),
+    [FLAG_BEFORE]       = TEXT("--before", NULL, before, "FILE", "draw two runs side by side: what bench --json printed, and with --per-op a prompt too"),
+    [FLAG_AFTER]        = TEXT("--after", NULL, after, "FILE", "the run that --before is compared with"),
     [FLAG_HOST]         = TEXT("--host", NULL, host, "NAME", "address to listen on; default 127.0.0.1, which only this machine can reach"),
     [FLAG_PORT]         = INTEGER("--port", port, "N", 0, 65535, "port to listen on; 0: any that is free; default 8080"),
     [FLAG_PARALLEL]     = {"--parallel", NULL, KIND_AUTO, AT(parallel), "N|auto", "streams at a time; auto: as many as fit, at most the lanes of this build; default auto", 1, 8, NULL},
@@ -132,7 +137,6 @@ void options_defaults(struct settings *settings, float temperature, int top_k, f
         .prompt_rows = 512,
         .decode_rows = 32,
         .repeat = 5,
-        .drafts = -1,
         .turn_tokens = 64,
         .port = 8080,
         .reply_tokens = 4096,
@@ -169,7 +173,7 @@ static const struct {
     {FLAG_SOLO_CHUNK, offsetof(struct build_limits, chunk), "; make CHUNK=N builds more"},
     {FLAG_BUSY_CHUNK, offsetof(struct build_limits, chunk), "; make CHUNK=N builds more"},
     {FLAG_DRAFT_VOCAB, offsetof(struct build_limits, vocabulary), ""},
-    {FLAG_DRAFTS, offsetof(struct build_limits, drafts), "; make WINDOW=N builds N - 1"},
+    {FLAG_DRAFTS, offsetof(struct build_limits, drafts), "; make WINDOW=N builds more"},
 };
 
 // The row with the most that it takes in this build. *more: what builds more, "" where nothing does.
@@ -200,6 +204,15 @@ static bool in_range(const struct flag_row *row, double value)
     return value >= row->least && value <= row->most; // false for NaN
 }
 
+static bool real(const char *text, double *value)
+{
+    char *end = NULL;
+    if (!*text || text[strspn(text, "+-.0123456789eE")])
+        return false;
+    *value = strtod(text, &end);
+    return end != text && !*end;
+}
+
 static bool bad_number(const struct flag_row *row, const char *name, const char *text, const char *more,
                        struct error *error)
 {
@@ -221,27 +234,97 @@ static bool one_of(const struct flag_row *row, const char *text)
     return false;
 }
 
+// The next part of a list into part[size], "" when it does not fit; *at moves behind its comma. False behind the last one.
+static bool next_part(const char **at, char *part, size_t size)
+{
+    if (!*at)
+        return false;
+    const size_t bytes = strcspn(*at, ",");
+    snprintf(part, size, "%.*s", (int)(bytes < size ? bytes : 0), *at);
+    *at = (*at)[bytes] ? *at + bytes + 1 : NULL;
+    return true;
+}
+
+static bool too_many(const char *name, struct error *error)
+{
+    return error_set(error, "%s: at most %d are expected", name, NUMBERS_MOST);
+}
+
+static bool bad_list(const struct flag_row *row, const char *name, const char *text, const char *what,
+                     struct error *error)
+{
+    return error_set(error, "%s: expected %s from %.10g to %.10g separated by commas, found \"%.60s\"", name, what,
+                     row->least, row->most, text);
+}
+
 static bool set_numbers(struct number_list *list, const struct flag_row *row, const char *name, const char *text,
                         struct error *error)
 {
     char part[16];
     if (list->count)
         return error_set(error, "%s: was given before; give all its numbers at once, separated by commas", name);
-    for (const char *at = text;; at++) {
-        const size_t bytes = strcspn(at, ",");
-        snprintf(part, sizeof part, "%.*s", (int)(bytes < sizeof part ? bytes : sizeof part - 1), at);
+    for (const char *at = text; next_part(&at, part, sizeof part);) {
         const long long value = digits(part) ? strtoll(part, NULL, 10) : 0;
-        if (bytes >= sizeof part || !digits(part) || !in_range(row, (double)value))
-            return error_set(error,
-                             "%s: expected whole numbers from %.10g to %.10g separated by commas, found \"%.60s\"",
-                             name, row->least, row->most, text);
+        if (!digits(part) || !in_range(row, (double)value))
+            return bad_list(row, name, text, "whole numbers", error);
         if (list->count == NUMBERS_MOST)
-            return error_set(error, "%s: at most %d are expected", name, NUMBERS_MOST);
+            return too_many(name, error);
         list->number[list->count++] = value;
-        at += bytes;
-        if (!*at)
-            return true;
     }
+    return true;
+}
+
+static bool set_reals(struct real_list *list, const struct flag_row *row, const char *name, const char *text,
+                      struct error *error)
+{
+    char part[32];
+    for (const char *at = text; next_part(&at, part, sizeof part);) {
+        double value;
+        if (!real(part, &value) || !in_range(row, value))
+            return bad_list(row, name, text, "numbers", error);
+        if (list->count == NUMBERS_MOST)
+            return too_many(name, error);
+        list->number[list->count++] = value;
+    }
+    return true;
+}
+
+// "A" or "A-B" with A <= B, of at most four digits each.
+static bool range(const char *part, int64_t *from, int64_t *to)
+{
+    char first[8], second[8] = "";
+    const size_t bytes = strcspn(part, "-");
+    snprintf(first, sizeof first, "%.*s", (int)bytes, part);
+    snprintf(second, sizeof second, "%s", part[bytes] ? part + bytes + 1 : first);
+    if (!digits(first) || !digits(second) || *second == '-' || strlen(first) > 4 || strlen(second) > 4)
+        return false;
+    *from = strtoll(first, NULL, 10);
+    *to = strtoll(second, NULL, 10);
+    return *from <= *to;
+}
+
+// window: whether a build with a larger WINDOW takes more.
+static bool set_ranges(struct number_list *list, const struct flag_row *row, const char *name, const char *text,
+                       bool window, struct error *error)
+{
+    char part[16];
+    int64_t from = 0, to = 0, most = 0;
+    for (const char *at = text; next_part(&at, part, sizeof part);) {
+        if (!range(part, &from, &to) || (double)from < row->least)
+            return bad_list(row, name, text, "whole numbers or ranges like 1-3", error);
+        most = to > most ? to : most;
+        for (int64_t value = from; value <= to && in_range(row, (double)value); value++) {
+            if (list->count == NUMBERS_MOST)
+                return too_many(name, error);
+            list->number[list->count++] = value;
+        }
+    }
+    if (in_range(row, (double)most))
+        return true;
+    if (window && (double)most <= rows[FLAG_DRAFTS].most)
+        return error_set(error, "%s: this build drafts at most %.10g a round, found %lld; make WINDOW=%lld builds that",
+                         name, row->most, (long long)most, (long long)most + 1);
+    return bad_list(row, name, text, "whole numbers or ranges like 1-3", error);
 }
 
 static bool lacks_text(const char *name, struct error *error)
@@ -253,7 +336,7 @@ static bool lacks_text(const char *name, struct error *error)
 static bool set_value(struct settings *settings, const struct flag_row *row, const char *name, const char *text,
                       const char *more, struct error *error)
 {
-    char *member = (char *)settings + row->offset, *end = NULL;
+    char *member = (char *)settings + row->offset;
     errno = 0;
     switch (row->kind) {
     case KIND_SWITCH:
@@ -273,6 +356,10 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
     }
     case KIND_INTEGERS:
         return set_numbers((struct number_list *)(void *)member, row, name, text, error);
+    case KIND_RANGES:
+        return set_ranges((struct number_list *)(void *)member, row, name, text, *more, error);
+    case KIND_REALS:
+        return set_reals((struct real_list *)(void *)member, row, name, text, error);
     case KIND_CHOICE:
         if (!one_of(row, text))
             return error_set(error, "%s: expected one of %s, found \"%.60s\"", name, row->choices, text);
@@ -298,9 +385,8 @@ static bool set_value(struct settings *settings, const struct flag_row *row, con
         return true;
     }
     case KIND_REAL: {
-        bool plain = *text && text[strspn(text, "+-.0123456789eE")] == '\0';
-        double value = plain ? strtod(text, &end) : 0;
-        if (!plain || end == text || *end || !in_range(row, value))
+        double value;
+        if (!real(text, &value) || !in_range(row, value))
             return bad_number(row, name, text, more, error);
         *(double *)member = value;
         return true;
@@ -408,7 +494,7 @@ void options_help(FILE *file, const char *program, const struct command *command
         snprintf(left, sizeof left, "%s%s%s%s%s", row->name, row->other ? ", " : "", row->other ? row->other : "",
                  row->value ? " " : "", row->value ? row->value : "");
         fprintf(file, "  %-34s %s", left, row->help);
-        if (row->kind == KIND_INTEGER || row->kind == KIND_INTEGERS || row->kind == KIND_REAL || row->kind == KIND_AUTO)
+        if (row->kind >= KIND_INTEGER)
             fprintf(file, " (%.10g to %.10g)", row->least, row->most);
         fputc('\n', file);
     }

@@ -62,6 +62,8 @@ enum flag {
     FLAG_REPEAT,
     FLAG_GNUPLOT,
     FLAG_PER_OP,
+    FLAG_BEFORE,
+    FLAG_AFTER,
     FLAG_ACCEPT,
     FLAG_DRAFTS,
     FLAG_BESIDE,
@@ -99,6 +101,11 @@ struct number_list {
     int count;
 };
 
+struct real_list {
+    double number[NUMBERS_MOST];
+    int count;
+};
+
 typedef unsigned __int128 flag_set; // bit i: flag i
 
 // The most that this build takes, where a flag's value ends there: positions, streams, prompt rows a pass, drafts a
@@ -116,12 +123,13 @@ struct settings {
         *record, *rows;
     const char *host, *name, *key_file, *cache_disk, *thinking, *effort;
     struct text_list alias;
-    struct number_list turns;
+    const char *before, *after;
+    struct number_list turns, drafts;
+    struct real_list accept;
     int64_t threads, context, lanes, page, count, top_k, last, greedy, chunk, prompt_rows, decode_rows, repeat;
     uint64_t seed;
     int64_t port, parallel, reply_tokens, budget; // parallel: 0: as many as fit
-    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, drafts, beside, draft_vocab, turn_tokens;
-    double accept;
+    int64_t pool_pages, round_rows, solo_chunk, busy_chunk, beside, draft_vocab, turn_tokens;
     double temperature, top_p, min_p, decode_share, cache_gib, cache_disk_gib;
 };
 
@@ -151,7 +159,8 @@ static inline bool settings_given(const struct settings *settings, enum flag fla
 void options_defaults(struct settings *settings, float temperature, int top_k, float top_p, float min_p);
 
 // Parses the arguments after the command's name, and the environment's GRAPHS (off: as --eager). Of a flag that is given again
-// the last value counts; --alias takes them all, --turns refuses a second list. Texts point into argv. On failure error names the flag, what was expected and what was found.
+// the last value counts; --alias takes them all, --turns refuses a second
+// list. Texts point into argv. On failure error names the flag, what was expected and what was found.
 bool options_parse(struct settings *settings, const struct command *command, const struct build_limits *limits,
                    int argc, char **argv, struct error *error);
 

@@ -309,12 +309,46 @@ run bench --quiet --repeat 1 --prompt 16 --decode 4 --lanes 2 --weights syntheti
 ok $? "bench --json"
 bench="bench --quiet --repeat 1 --prompt 16 --weights synthetic"
 for decode in 1 5; do
-    run $bench --decode $decode --lanes 2 --accept 0 --accept 1 --drafts 3 --json && json 'local near = j.decode_tokens_per_second.median / 20
-        assert(j.forced.undrafted_tokens_per_second > near and j.forced.decode_tokens_per_second > near)
-        assert(j.forced.drafted > 8 and j.forced.accepted == j.forced.drafted)
+    run $bench --decode $decode --lanes 2 --json && json 'local near = j.decode_tokens_per_second.median / 20
         assert(#j.lanes == 2 and j.lanes[1].decode_tokens_per_second > near and j.lanes[2].decode_tokens_per_second > near)' <"$out"
-    ok $? "bench --accept and --lanes with --decode $decode: rates of rounds that were timed"
+    ok $? "bench --lanes with --decode $decode: rates of rounds that were timed"
 done
+# Of a table: its depths are 1 and 3, its acceptances 0.5 and 1, its figures those of its rounds.
+table='local function check(tables, lanes)
+        assert(#tables == #lanes)
+        for n, t in ipairs(tables) do
+            assert(t.lanes == lanes[n] and t.undrafted_tokens_per_second.least > 0 and #t.rows == 2)
+            for r, row in ipairs(t.rows) do
+                local p = ({0.5, 1})[r]
+                assert(row.acceptance == p and #row.fixed == 2)
+                local function cell(c, expected)
+                    local tolerance, share = 5 * (p * (1 - p) / c.looked_at) ^ 0.5, 0
+                    for _, s in ipairs(c.share_by_drafts) do share = share + s end
+                    assert(math.abs(c.accepted / math.max(c.looked_at, 1) - p) <= tolerance or c.looked_at == 0, "acceptance")
+                    assert(#c.share_by_drafts == 6 and math.abs(share - 1) < 1e-9 and c.times_undrafted.median > 0, "shares")
+                    assert(not expected or math.abs(c.tokens_per_second.median * c.round_seconds.median / t.lanes - expected) < 1e-3, "rate")
+                end
+                for i, c in ipairs(row.fixed) do
+                    local drafts, tokens = 2 * i - 1, 0
+                    for d = 0, drafts do tokens = tokens + p ^ d end
+                    assert(c.drafts == drafts and c.mean_drafts == drafts and c.share_by_drafts[drafts + 1] == 1, "depth")
+                    cell(c, tokens)
+                end
+                cell(row.chosen)
+                assert(row.chosen.rounds >= 72, "the engine goes on looking around")
+            end
+        end
+    end '
+run $bench --decode 16 --lanes 2 --accept 0.1 --accept 0.5,1 --drafts 1,3 --json && cp "$out" "$scratch/table" && json "$table"'check(j.drafting, {1, 2})' <"$scratch/table"
+ok $? "bench --accept --drafts: a cell for each acceptance and depth, of one lane and of all"
+json "$table"'
+    local function fails(text, change, undo) change(); local good, why = pcall(check, j.drafting, {1, 2}); assert(not good and why:find(text), why); undo() end
+    local row = j.drafting[2].rows[1]
+    fails("depth", function() row.fixed[1], row.fixed[2] = row.fixed[2], row.fixed[1] end, function() row.fixed[1], row.fixed[2] = row.fixed[2], row.fixed[1] end)
+    fails("acceptance", function() row.fixed[2].accepted = row.fixed[2].looked_at end, function() end)' <"$scratch/table"
+ok $? "red: depths that are not those asked for, and luck that was not forced, are seen"
+run $bench --decode 4 --accept 0.8 --drafts 2-3,1 && [ "$(grep -cE '^  +0\.8( +[0-9.]+ +[0-9.]+){4} +[0-9.]+ a round: [0-9]' "$out")" = 1 ] && grep -qE "^  accept +2 +3 +1 +the engine's" "$out"
+ok $? "bench --accept: a table, its columns in the order that was asked for"
 for way in on off; do
     GRAPHS=$way run $bench --decode 4 --json && json 'local way = "'$way'"
         assert((j.graphs.replayed > 0) == (way == "on") and (j.graphs.captured > 0) == (way == "on") and (#j.programs > 0) == (way == "on"))' <"$out"
@@ -324,6 +358,56 @@ run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --gnuplo
 good=$?
 if command -v gnuplot >/dev/null; then gnuplot "$out" 2>&1 | grep -q '</svg>' || good=1; fi
 ok $good "bench --gnuplot is a chart"
+per_op="bench --quiet --repeat 1 --prompt 40 --decode 4 --weights synthetic --no-drafts --per-op"
+run $per_op && [ "$(grep -cE '^(a round|a prompt but its last token), by group$' "$out")" = 2 ] && grep -qE '^  DeltaNet, Mamba +[0-9]+ ' "$out"
+ok $? "bench --per-op: groups of kernels"
+run $per_op --json && cp "$out" "$scratch/after" && json 'for _, part in ipairs{{j.round, j.kernels}, {j.prompt_read, j.prompt_kernels}} do
+        local n, seconds = 0, 0
+        for i, list in ipairs{part[2], part[1].ops, part[1].groups} do
+            local launches, sum = 0, 0
+            for _, row in ipairs(list) do launches, sum = launches + row.launches, sum + row.seconds end
+            if i == 1 then n, seconds = launches, sum end
+            assert(launches == n and n > 10 and math.abs(sum / seconds - 1) < 1e-9)
+        end
+        assert(#part[1].groups > 5 and #part[1].groups < #part[2] and #part[2] <= #part[1].ops)
+    end' <"$out"
+ok $? "bench --per-op --json: ops and groups have all launches of a round and of a prompt"
+cat >"$scratch/ops.lua" <<'END'
+package.path = "gen/?.lua;" .. package.path
+local source, missing = io.open("runtime/bench_rows.c"):read("a"), 0
+local ops = require "ops"
+ops[#ops + 1] = arg[1] and { name = arg[1] }
+for _, op in ipairs(ops) do if not source:find('[" ]' .. op.name .. '[" ]') then missing = missing + 1 end end
+os.exit(#ops > 20 and missing == 0)
+END
+lua5.4 "$scratch/ops.lua" && ! lua5.4 "$scratch/ops.lua" "made_up"
+ok $? "every op has a group; red: one that is made up has none"
+run bench --before "$scratch/after" --after "$scratch/after" && [ "$(grep -cE '^(a round|a prompt of 40 tokens), us: launches one by one ' "$out")" = 2 ] && [ "$(grep -cE '^  as it runs +[0-9.]+ =+$' "$out")" = 2 ] &&
+    [ "$(grep -o '=' "$out" | wc -l)" = "$(($(grep -o '#' "$out" | wc -l)))" ]
+ok $? "bench --before --after: bars of two runs, equal ones for one run"
+run bench --before "$scratch/after" --after "$scratch/after" --gnuplot && [ "$(grep -c '^plot ' "$out")" = 2 ]
+good=$?
+if command -v gnuplot >/dev/null; then gnuplot "$out" 2>&1 | grep -q '</svg>' || good=1; fi
+ok $good "bench --before --after --gnuplot is a chart"
+json 'j.prompt_kernels = nil; for _, k in ipairs(j.kernels) do k.op, k.seconds = k.op == "linear" and "older" or k.op, 2 * k.seconds end io.open("'"$scratch"'/older", "w"):write(require("cjson").encode(j))' <"$scratch/after"
+run bench --before "$scratch/older" --after "$scratch/after" && ! grep -q "a prompt of" "$out" && [ "$(grep -o '=' "$out" | wc -l)" != "$(grep -o '#' "$out" | wc -l)" ]
+ok $? "bench --before: a file without times of a prompt, and with an op that is not known; red: bars differ"
+bad "both files are needed" bench --before "$scratch/after"
+bad "both files are needed" bench --after "$scratch/after"
+bad "measure nothing" bench --before "$scratch/after" --after "$scratch/after" --json
+bad "$scratch/none: cannot be opened" bench --before "$scratch/after" --after "$scratch/none"
+head -c 300 "$scratch/after" >"$scratch/cut"
+bad "cut: not JSON; expected what bench --json prints" bench --before "$scratch/after" --after "$scratch/cut"
+for text in '[]' '{"name": "x", "kernels": {}}' '{"name": "x", "kernels": []}'; do
+    echo "$text" >"$scratch/cut"
+    bad "no name or no kernels" bench --before "$scratch/cut" --after "$scratch/after"
+done
+for text in '{"op": 1, "seconds": 1, "launches": 1}' '{"op": "add", "seconds": -1, "launches": 1}' '{"op": "add", "seconds": 1e9, "launches": 1}' '7'; do
+    echo '{"name": "x", "kernels": ['"$text"']}' >"$scratch/cut"
+    bad "a kernel without op, launches or seconds" bench --before "$scratch/cut" --after "$scratch/after"
+done
+sed 's/"prompt": 40/"prompt": 41/' "$scratch/after" >"$scratch/other"
+bad "prompts of 40 and 41 tokens" bench --before "$scratch/after" --after "$scratch/other"
 run bench --quiet --turns 64,100 --turn-tokens 8 --decode 6 --repeat 2 --json && json 'assert(#j.turns == 8 and j.turn_tokens == 8 and j.reply == 6)
     local cached = {cold = 0, resumed = -12, again = 7, warm = -1}
     for _, t in ipairs(j.turns) do
@@ -347,8 +431,14 @@ bad "--beside, --prompt and --decode need" bench --beside 16 --prompt 8 --decode
 bad "--beside: two lanes are needed, and --lanes 1" bench --beside 16 --lanes 1
 bad "--drafts is of --accept" bench --drafts 2
 bad "leave one of them out" bench --accept 0.5 --no-drafts
-bad "from 1 to" bench --accept 0.5 --drafts 0
-bad "make WINDOW=N" bench --accept 0.5 --drafts 15
+for drafts in 0 3-1 1, 1-2-3 -2 1-16 1,99999999999999999999; do
+    bad "whole numbers or ranges like 1-3 from 1 to 5" bench --accept 0.5 --drafts "$drafts"
+done
+bad "--drafts: this build drafts at most 5 a round, found 7; make WINDOW=8 builds that" bench --accept 0.5 --drafts 1-7
+bad "found 15; make WINDOW=16 builds that" bench --accept 0.5 --drafts 2,15,6
+bad "--drafts: at most 16" bench --accept 0.5 --drafts 1-5,1-5,1-5,1-2
+bad "expected numbers from 0 to 1 separated by commas, found \"0.5,2\"" bench --accept 0.5,2
+bad "--accept: expected numbers" bench --accept 0.5,
 bad "give one of them" bench --gnuplot --json
 bad "more than 2 tokens for 2 lanes" bench --prompt 2 --lanes 2
 bad "at least 2 tokens" bench --prompt 1 --accept 1

@@ -54,7 +54,7 @@ $(T)/$(TARGET)_engine.a: $(KERNEL_OBJECTS) $(filter-out $(B)/common/runtime/main
 .PHONY: contracts
 
 # Lanes and the prompt cache, with a page pool that checks what is written and what is given back.
-$(T)/lanes_test $(T)/cache_test $(T)/cache_disk_test $(T)/turns_test: $(T)/%_test: tests/%_test.c tests/contract/scene.c runtime/pages.c \
+$(T)/lanes_test $(T)/cache_test $(T)/cache_disk_test $(T)/turns_test $(T)/bench_test: $(T)/%_test: tests/%_test.c tests/contract/scene.c runtime/pages.c \
     $(T)/engine.a all $(wildcard tests/*.h) tests/contract/scene.h
 	@echo "  cc $<"
 	@$(CC) $(BASE) -DPAGES_DEBUG -Wno-missing-field-initializers -I$(MODEL_TEST)/gen -o $@ $< tests/contract/scene.c \
