@@ -1,16 +1,94 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The side of an exchange that faces its connection, without one: when a stream that is quiet sends a comment.
+// The side of an exchange that faces its connection, without one: when a stream that is quiet sends a comment, and what replies
+// may hold that nobody reads.
 
 #include "runtime/server/exchange_side.h"
 #include "tests/tap.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+static struct server server;
+
+static struct exchange *fresh(void)
+{
+    return exchange_new(&server, NULL);
+}
+
+// A whole reply of so many bytes; gives its status.
+static int whole(struct exchange *x, size_t bytes)
+{
+    char *text = calloc(bytes, 1);
+    exchange_text(x, 200, "text/plain", text, bytes);
+    free(text);
+    return x->side->status;
+}
+
+// One event of so many bytes.
+static void say(struct exchange *x, int bytes)
+{
+    exchange_event(x, NULL, json_pack("[o]", json_sprintf("%*s", bytes, "")));
+}
+
+static void test_room(void)
+{
+    const int_fast64_t others = REPLIES_MOST + 1; // that wait to be read
+    struct exchange *x = fresh();
+    ok(whole(x, 3 * REPLY_SMALL) == 200 && atomic_load(&server.reply_bytes) == 3 * REPLY_SMALL,
+       "a large reply is booked", NULL);
+    exchange_drop(x);
+    ok(atomic_load(&server.reply_bytes) == 0, "and no more when it is dropped", NULL);
+    atomic_store(&server.reply_bytes, others);
+    x = fresh();
+    ok(whole(x, REPLY_SMALL) == 200, "beside too many a small reply is taken", NULL);
+    exchange_drop(x);
+    x = fresh();
+    ok(whole(x, REPLY_SMALL + 1) == 503 && x->side->out_bytes < 1024, "and a large one is 503", NULL);
+    exchange_drop(x);
+    x = fresh();
+    exchange_stream(x);
+    for (int i = 0; i < 3; i++)
+        say(x, 30000);
+    ok(!x->side->gone && x->side->out_bytes > 90000, "a stream may grow that far", NULL);
+    say(x, 300000);
+    ok(x->side->gone && !x->side->out && atomic_load(&server.reply_bytes) == others,
+       "a longer one that is not read is cut, and holds nothing", NULL);
+    exchange_drop(x);
+    atomic_store(&server.reply_bytes, 0);
+}
+
+static int releases;
+
+static void release(struct exchange *x)
+{
+    (void)x;
+    releases++;
+}
+
+// What made a reply is not held until its client has read it.
+static void test_done(void)
+{
+    static const struct dialect dialect = {.release = release};
+    struct exchange *x = fresh();
+    x->dialect = &dialect;
+    x->job = job_new();
+    x->body = calloc(2 << 20, 1);
+    x->body_bytes = 2 << 20;
+    x->side->counted = 2 << 20;
+    atomic_store(&server.body_bytes, 2 << 20);
+    whole(x, 100);
+    exchange_done(x);
+    ok(releases == 1 && !x->job && !x->body && atomic_load(&server.body_bytes) == 0 && atomic_load(&server.large) &&
+           x->side->out_bytes == 100,
+       "when a reply is made, its output alone is held", NULL);
+    exchange_drop(x);
+    ok(releases == 1 && atomic_load(&server.exchanges) == 0, "and given back once", NULL);
+}
 
 int main(void)
 {
-    static struct server server;
-    struct exchange *x = exchange_new(&server, NULL);
+    struct exchange *x = fresh();
     struct connection_side *side = x->side;
     exchange_quiet(x);
     ok(side->out_bytes == 0, "what is no stream sends no comment", NULL);
@@ -28,5 +106,7 @@ int main(void)
     exchange_quiet(x);
     ok(side->out_bytes - side->out_taken == 10, "nor soon after an event", NULL);
     exchange_drop(x);
+    test_room();
+    test_done();
     return done();
 }

@@ -523,6 +523,7 @@ int main(void)
     heads();
     long_body();
     tokens_of_long_texts(s.pid);
+    tokens_unread(s.pid);
     together();
     load();
     drain(&s);

@@ -43,20 +43,46 @@ void exchange_hold(struct exchange *x)
     atomic_fetch_add(&x->side->references, 1);
 }
 
+void exchange_done(struct exchange *x)
+{
+    const bool large = x->body && x->body_bytes >= BODY_LARGE;
+    if (x->dialect)
+        x->dialect->release(x);
+    answer_close(&x->answer);
+    job_free(x->job);
+    free(x->body);
+    atomic_fetch_sub(&x->server->body_bytes, (int_fast64_t)x->side->counted);
+    x->dialect = NULL;
+    x->job = NULL;
+    x->body = NULL;
+    x->side->counted = 0;
+    if (large)
+        atomic_store(&x->server->large, true);
+}
+
+// Bytes of output are held, or given back where negative. Lock held, or nobody else is there.
+static void book(struct exchange *x, ptrdiff_t bytes)
+{
+    x->side->out_room += (size_t)bytes;
+    atomic_fetch_add(&x->server->reply_bytes, bytes);
+}
+
+// Whether output of so many bytes, which waits to be read, is too much beside that of others.
+static bool crowded(const struct exchange *x, size_t bytes)
+{
+    return bytes > REPLY_SMALL && atomic_load(&x->server->reply_bytes) > REPLIES_MOST;
+}
+
 void exchange_drop(struct exchange *x)
 {
     struct connection_side *side = x->side;
     if (atomic_fetch_sub(&side->references, 1) > 1)
         return;
-    if (x->dialect)
-        x->dialect->release(x);
-    answer_close(&x->answer);
-    job_free(x->job);
     struct server *server = x->server;
-    const bool large = x->body_bytes >= BODY_LARGE;
-    atomic_fetch_sub(&server->body_bytes, (int_fast64_t)side->counted);
+    const bool large = side->out_room >= BODY_LARGE;
+    exchange_done(x);
+    book(x, -(ptrdiff_t)side->out_room);
     pthread_mutex_destroy(&side->lock);
-    free(x->body);
     free(side->out);
     free(side);
     free(x);
@@ -75,9 +101,24 @@ void side_resume(struct connection_side *side)
     MHD_resume_connection(side->connection);
 }
 
-// Appends to what the connection will send. Lock held. What cannot be kept ends the reply: the client sees it cut.
-static void put(struct connection_side *side, const char *bytes, size_t count)
+// Ends the reply where it is: the client, which may not be reading at all, sees it cut. Lock held.
+static void cut(struct exchange *x)
 {
+    struct connection_side *side = x->side;
+    side->gone = true;
+    book(x, -(ptrdiff_t)side->out_room);
+    free(side->out);
+    side->out = NULL;
+    side->out_bytes = side->out_taken = 0;
+    if (side->connection && side->link >= 0)
+        watch_deadline(x->server->watch, side->link, CUT_SECONDS);
+    side_resume(side);
+}
+
+// Appends to what the connection will send. Lock held. What cannot be kept ends the reply.
+static void put(struct exchange *x, const char *bytes, size_t count)
+{
+    struct connection_side *side = x->side;
     if (side->gone || side->closed)
         return;
     if (side->out_room - side->out_bytes < count && side->out_taken) {
@@ -87,32 +128,50 @@ static void put(struct connection_side *side, const char *bytes, size_t count)
     }
     if (side->out_room - side->out_bytes < count) {
         size_t room = 2 * side->out_bytes + count + 256;
-        char *longer = realloc(side->out, room);
+        char *longer = crowded(x, side->out_bytes) ? NULL : realloc(side->out, room);
         if (!longer) {
-            side->gone = true;
+            cut(x);
             return;
         }
         side->out = longer;
-        side->out_room = room;
+        book(x, (ptrdiff_t)(room - side->out_room));
     }
     memcpy(side->out + side->out_bytes, bytes, count);
     side->out_bytes += count;
     side->put = engine_seconds();
 }
 
-void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes)
+void exchange_own(struct exchange *x, int status, const char *type, char *text, size_t bytes)
 {
     struct connection_side *side = x->side;
+    if (crowded(x, bytes)) {
+        free(text);
+        exchange_error(x, 503, NULL, NULL, NULL,
+                       "replies of more than %d MiB wait to be read by their clients; try again later",
+                       REPLIES_MOST >> 20);
+        return;
+    }
     pthread_mutex_lock(&side->lock);
-    if (side->state == SIDE_NOTHING) {
+    const bool taken = side->state == SIDE_NOTHING;
+    if (taken) {
         side->state = SIDE_WHOLE;
         side->status = status;
         side->type = type;
-        put(side, text, bytes);
+        side->out = text;
+        side->out_bytes = bytes;
+        book(x, (ptrdiff_t)bytes);
         side->closed = true;
         side_resume(side);
     }
     pthread_mutex_unlock(&side->lock);
+    if (!taken)
+        free(text);
+}
+
+void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes)
+{
+    char *copy = malloc(bytes + 1);
+    exchange_own(x, status, type, copy ? memcpy(copy, text, bytes) : NULL, copy ? bytes : 0);
 }
 
 void exchange_json(struct exchange *x, int status, json_t *body)
@@ -120,12 +179,11 @@ void exchange_json(struct exchange *x, int status, json_t *body)
     char *text = body ? json_dumps(body, EXCHANGE_WRITTEN) : NULL;
     static const char lost[] = "{\"error\":{\"message\":\"no memory for the reply\",\"type\":\"server_error\","
                                "\"param\":null,\"code\":null}}";
+    json_decref(body);
     if (text)
-        exchange_text(x, status, "application/json", text, strlen(text));
+        exchange_own(x, status, "application/json", text, strlen(text));
     else
         exchange_text(x, 500, "application/json", lost, strlen(lost));
-    free(text);
-    json_decref(body);
 }
 
 void exchange_stream(struct exchange *x)
@@ -147,13 +205,13 @@ static void put_event(struct exchange *x, const char *name, const char *data)
     struct connection_side *side = x->side;
     pthread_mutex_lock(&side->lock);
     if (name) {
-        put(side, "event: ", 7);
-        put(side, name, strlen(name));
-        put(side, "\n", 1);
+        put(x, "event: ", 7);
+        put(x, name, strlen(name));
+        put(x, "\n", 1);
     }
-    put(side, "data: ", 6);
-    put(side, data, strlen(data));
-    put(side, "\n\n", 2);
+    put(x, "data: ", 6);
+    put(x, data, strlen(data));
+    put(x, "\n\n", 2);
     side_resume(side);
     pthread_mutex_unlock(&side->lock);
 }
@@ -173,7 +231,7 @@ void exchange_quiet(struct exchange *x)
     pthread_mutex_lock(&side->lock);
     if (side->state == SIDE_STREAM && !side->closed && side->out_taken == side->out_bytes &&
         engine_seconds() - side->put > QUIET_SECONDS) {
-        put(side, ":\n\n", 3);
+        put(x, ":\n\n", 3);
         side_resume(side);
     }
     pthread_mutex_unlock(&side->lock);
@@ -348,6 +406,8 @@ void exchange_run(struct exchange *x, struct tokenizer *tokenizer)
         x->route->handle(x);
         if (!x->job && !exchange_opened(x))
             exchange_error(x, 500, NULL, NULL, NULL, "the request was not answered");
+        if (!x->job || !x->job->user)
+            exchange_done(x);
         return;
     }
     if (x->job && x->job->user)

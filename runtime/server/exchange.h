@@ -51,7 +51,7 @@ struct dialect {
     void (*end)(struct exchange *x, const struct outcome *outcome);
     // The reply failed after the stream was open: one event that says so. (Before, exchange_error was called.)
     void (*fail)(struct exchange *x, const char *type, const char *message);
-    // Frees x->state. Always called, once.
+    // Frees x->state. Always called, once, when the reply is made or its client has gone.
     void (*release)(struct exchange *x);
 };
 
@@ -88,10 +88,13 @@ enum { EXCHANGE_WRITTEN = JSON_COMPACT | JSON_REAL_PRECISION(9) }; // how replie
 
 // ---- answering ---------------------------------------------------------------------------------------------------------------
 
+// Replies that wait to be read are held up to REPLIES_MOST bytes; beyond that a large one is a 503, and a large stream is cut.
 // The whole reply: status and JSON (stolen). NULL: out of memory.
 void exchange_json(struct exchange *x, int status, json_t *body);
 // The same for other bodies; `type` is a constant; bytes are copied.
 void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes);
+// The same with a text that was made by malloc and is taken.
+void exchange_own(struct exchange *x, int status, const char *type, char *text, size_t bytes);
 // An error in the style of the route. type, code and param may be NULL: then they follow from the status, or are null.
 __attribute__((format(printf, 6, 7))) void exchange_error(struct exchange *x, int status, const char *type,
                                                           const char *code, const char *param, const char *format, ...);
@@ -120,6 +123,8 @@ bool exchange_submit(struct exchange *x, struct job *job, const struct dialect *
 struct exchange *exchange_new(struct server *server, struct MHD_Connection *connection);
 void exchange_hold(struct exchange *x);
 void exchange_drop(struct exchange *x);
+// The reply is made: frees everything but its output, which its client may take long to read.
+void exchange_done(struct exchange *x);
 // The client has gone: cancels the job.
 void exchange_gone(struct exchange *x);
 // Time has passed: a stream that was quiet for long sends a comment, which clients leave out.

@@ -270,6 +270,7 @@ void exchange_progress(struct exchange *x)
     if (x->job->base > 0)
         n.counters.cached_tokens = side->earlier.cached_tokens;
     finish(x, &n);
+    exchange_done(x); // only its output is needed any more
     atomic_fetch_sub(&x->server->jobs, 1);
     exchange_drop(x); // the engine's
 }

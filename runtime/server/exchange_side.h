@@ -13,6 +13,7 @@
 
 enum {
     READ_SECONDS = 600, // that a client may take to read a reply that is complete
+    CUT_SECONDS = 1,    // until a connection that is cut for its reply's size is closed
     QUIET_SECONDS = 15, // of a stream, after which a comment shows clients and proxies that it lives
 };
 
@@ -28,8 +29,8 @@ struct connection_side {
     int status;
     const char *type;
     char *out;
-    size_t out_bytes, out_taken, out_room;
-    double put; // when something last was, or the stream was opened
+    size_t out_bytes, out_taken, out_room; // out_room: booked in server->reply_bytes
+    double put;                            // when something last was, or the stream was opened
     // of the thread of the connections
     bool queued, complete;     // a response was queued; the body has come whole
     int early;                 // status of an error found while the body came, 0: none

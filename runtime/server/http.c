@@ -188,7 +188,7 @@ static ssize_t read_stream(void *user, uint64_t position, char *buffer, size_t m
     return given;
 }
 
-static void stream_done(void *user)
+static void response_done(void *user)
 {
     exchange_drop(user);
 }
@@ -196,11 +196,11 @@ static void stream_done(void *user)
 static struct MHD_Response *make_response(struct exchange *x)
 {
     struct connection_side *side = x->side;
-    if (side->state == SIDE_WHOLE)
-        return MHD_create_response_from_buffer(side->out_bytes, side->out, MHD_RESPMEM_MUST_COPY);
     exchange_hold(x);
     struct MHD_Response *response =
-        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, x, stream_done);
+        side->state == SIDE_WHOLE
+            ? MHD_create_response_from_buffer_with_free_callback_cls(side->out_bytes, side->out, response_done, x)
+            : MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, read_stream, x, response_done);
     if (!response)
         exchange_drop(x); // not the last reference: the connection has one
     return response;

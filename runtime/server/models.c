@@ -90,17 +90,37 @@ static bool encode(struct exchange *x, const json_t *root, const struct fields *
     return ok;
 }
 
+static bool add_text(struct string *out, const struct tokenizer *tokenizer, int32_t id)
+{
+    json_t *text = token_text(tokenizer, id);
+    char *written = text ? json_dumps(text, JSON_ENCODE_ANY) : NULL;
+    const bool good = written && string_add(out, written, strlen(written));
+    free(written);
+    json_decref(text);
+    return good;
+}
+
+// Written without a tree of values, which would take many times the reply's bytes.
 static void send_tokens(struct exchange *x, const struct job *job, bool texts)
 {
-    json_t *ids = json_array(), *strings = texts ? json_array() : json_null();
-    for (int i = 0; i < job->count; i++) {
-        json_array_append_new(ids, json_integer(job->ids[i]));
-        if (texts)
-            json_array_append_new(strings, token_text(x->tokenizer, job->ids[i]));
+    struct string out = {0};
+    char piece[96];
+    snprintf(piece, sizeof piece, "{\"count\":%d,\"max_model_len\":%d,\"tokens\":[", job->count, x->server->context);
+    bool good = string_add(&out, piece, strlen(piece));
+    for (int i = 0; good && i < job->count; i++) {
+        snprintf(piece, sizeof piece, i ? ",%d" : "%d", job->ids[i]);
+        good = string_add(&out, piece, strlen(piece));
     }
-    exchange_json(x, 200,
-                  json_pack("{s:i, s:i, s:o, s:o}", "count", job->count, "max_model_len", x->server->context, "tokens",
-                            ids, "token_strs", strings));
+    const char *between = texts ? "],\"token_strs\":[" : "],\"token_strs\":null", *end = texts ? "]}" : "}";
+    good = good && string_add(&out, between, strlen(between));
+    for (int i = 0; good && texts && i < job->count; i++)
+        good = (i == 0 || string_add(&out, ",", 1)) && add_text(&out, x->tokenizer, job->ids[i]);
+    if (good && string_add(&out, end, strlen(end))) {
+        exchange_own(x, 200, "application/json", out.bytes, out.count);
+        return;
+    }
+    free(out.bytes);
+    exchange_json(x, 500, NULL);
 }
 
 void tokenize_handle(struct exchange *x)

@@ -15,14 +15,16 @@
 
 enum {
     SERVER_ALIASES = 16,
-    BODY_MOST = 32 << 20,    // bytes of a request's body
-    TOKENS_BODY = 4 << 20,   // of one that asks for tokens or their text, whose reply takes many times that
-    TOKEN_BYTES = 16,        // more for each position of a long context
-    BODY_LARGE = 1 << 20,    // from which on the process gives memory back when the request is over
-    BODIES_MOST = 256 << 20, // bytes of all bodies that are held
-    HEADERS_MOST = 16 << 10, // bytes of a request's line and headers
-    LINKS_MOST = 16384,      // connections at a time
-    JOBS_MOST = 1024,        // requests for the engine at a time
+    BODY_MOST = 32 << 20,     // bytes of a request's body
+    TOKENS_BODY = 4 << 20,    // of one that asks for tokens or their text, whose reply takes many times that
+    TOKEN_BYTES = 16,         // more for each position of a long context
+    BODY_LARGE = 1 << 20,     // from which on the process gives memory back when the request is over
+    BODIES_MOST = 256 << 20,  // bytes of all bodies that are held
+    REPLIES_MOST = 256 << 20, // bytes of all replies that wait to be read
+    REPLY_SMALL = 64 << 10,   // up to which one may wait beside any others
+    HEADERS_MOST = 16 << 10,  // bytes of a request's line and headers
+    LINKS_MOST = 16384,       // connections at a time
+    JOBS_MOST = 1024,         // requests for the engine at a time
 };
 
 struct keys;
@@ -67,6 +69,7 @@ struct server {
     int64_t created;                  // seconds since 1970
     atomic_uint_fast64_t number;      // of the last request
     atomic_int_fast64_t body_bytes;   // of all bodies that are held
+    atomic_int_fast64_t reply_bytes;  // of all replies that wait to be read
     atomic_int jobs;                  // exchanges with a job that is not final
     atomic_int exchanges;             // requests whose reply is not out
     atomic_bool draining;             // takes no new requests
