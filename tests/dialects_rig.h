@@ -132,18 +132,24 @@ static json_t *parsed(const char *text)
     return json;
 }
 
-// Hands a body to a handler. False: it was answered at once.
-static bool ask(handler *handle, json_t *body, const char *rest)
+// Hands a body's text, which is taken, to a handler. False: it was answered at once.
+static bool ask_text(handler *handle, char *body, const char *rest)
 {
     forget();
-    exchange = (struct exchange){.server = &server, .tokenizer = tokenizer, .created = 1, .body = json_dumps(body, 0)};
+    exchange = (struct exchange){.server = &server, .tokenizer = tokenizer, .created = 1, .body = body};
     exchange.body_bytes = strlen(exchange.body);
     snprintf(exchange.id, sizeof exchange.id, "id");
     snprintf(exchange.label, sizeof exchange.label, "key");
     snprintf(exchange.rest, sizeof exchange.rest, "%s", rest ? rest : "");
     handle(&exchange);
-    json_decref(body);
     return sent.submitted;
+}
+
+static bool ask(handler *handle, json_t *body, const char *rest)
+{
+    char *text = json_dumps(body, 0);
+    json_decref(body);
+    return ask_text(handle, text, rest);
 }
 
 // The reply: tokens of text, which is encoded in pieces of so many characters. limit: it ran out of tokens.

@@ -414,6 +414,7 @@ int main(void)
     mistyped_refused();
     places_named();
     values_shown();
+    wide_numbers();
     tools_refused();
     reasoning_counts();
     page();

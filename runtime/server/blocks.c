@@ -3,6 +3,7 @@
 // Events to blocks; see blocks.h.
 
 #include "runtime/server/blocks.h"
+#include "runtime/server/input.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,8 +78,6 @@ json_t *string_json(const struct string *text)
 json_t *call_arguments(const struct block *block)
 {
     const struct string *text = &block->text;
-    json_t *object = text->count ? json_loadb(text->bytes, text->count, JSON_ALLOW_NUL, NULL) : NULL;
-    if (!object && text->count) // a whole number of more than 64 bits
-        object = json_loadb(text->bytes, text->count, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *object = text->count ? input_load(text->bytes, text->count, JSON_ALLOW_NUL, NULL) : NULL;
     return object ? object : json_object();
 }

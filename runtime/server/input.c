@@ -4,6 +4,7 @@
 
 #include "runtime/server/input.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,62 @@ static bool measure(const char *what, const char *body, size_t bytes, struct err
     return true;
 }
 
+// Whether a number's text is a whole number of more than 64 bits.
+static bool is_wide(const char *number, size_t bytes)
+{
+    char digits[32];
+    const size_t sign = *number == '-';
+    if (bytes > sign + 20)
+        return strspn(number + sign, "0123456789") >= bytes - sign;
+    if (bytes < sign + 19 || strspn(number + sign, "0123456789") < bytes - sign)
+        return false;
+    snprintf(digits, sizeof digits, "%.*s", (int)bytes, number);
+    errno = 0;
+    strtoll(digits, NULL, 10);
+    return errno != 0;
+}
+
+// The same JSON with an exponent behind each whole number of more than 64 bits, which makes it a real one; NULL: no memory.
+static char *widened(const char *text, size_t bytes, size_t *count)
+{
+    static const char digits[15] = "0123456789+-.eE";
+    char *out = malloc(bytes + bytes / 8 + 8), *at = out; // such a number has 19 digits
+    bool in_text = false;
+    for (size_t i = 0, n = 1; out && i < bytes; i += n) {
+        n = 1;
+        if (in_text && text[i] == '\\' && i + 1 < bytes)
+            n = 2;
+        else if (text[i] == '"')
+            in_text = !in_text;
+        else if (!in_text)
+            while (i + n < bytes && memchr(digits, text[i], sizeof digits) &&
+                   memchr(digits, text[i + n], sizeof digits))
+                n++;
+        memcpy(at, text + i, n);
+        at += n;
+        if (n > 2 && is_wide(text + i, n)) {
+            *at++ = 'e';
+            *at++ = '0';
+        }
+    }
+    *count = out ? (size_t)(at - out) : 0;
+    return out;
+}
+
+json_t *input_load(const char *text, size_t bytes, size_t flags, json_error_t *cause)
+{
+    json_error_t own;
+    size_t count;
+    cause = cause ? cause : &own;
+    json_t *value = json_loadb(text, bytes, flags, cause);
+    if (value || json_error_code(cause) != json_error_numeric_overflow)
+        return value;
+    char *wide = widened(text, bytes, &count);
+    value = wide ? json_loadb(wide, count, flags, cause) : NULL;
+    free(wide);
+    return value;
+}
+
 // What is wrong with a text that the parser refused, in a line of ours.
 static void explain(const char *what, const json_error_t *cause, struct error *error)
 {
@@ -50,6 +107,8 @@ static void explain(const char *what, const json_error_t *cause, struct error *e
                   "%s, line %d, column %d: the character \\u0000 (NUL) cannot be in a text here; leave it out or write "
                   "\\ufffd for it",
                   what, cause->line, cause->column);
+    else if (code == json_error_numeric_overflow)
+        error_set(error, "%s, line %d, column %d: a number is too large for 64 bits", what, cause->line, cause->column);
     else
         error_set(error, "%s is not valid JSON: line %d, column %d: %s", what, cause->line, cause->column, text);
 }
@@ -63,7 +122,7 @@ json_t *input_parse(const char *what, const char *body, size_t bytes, struct err
     }
     if (!measure(what, body, bytes, error))
         return NULL;
-    json_t *root = json_loadb(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
+    json_t *root = input_load(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
     if (!root) {
         explain(what, &cause, error);
         return NULL;
@@ -162,7 +221,7 @@ static bool refuse(struct fields *fields, const struct range *r, const json_t *f
     if (r->least == r->most)
         return error_set(error, "%s: only %.10g is possible, found %s", r->name, r->least, shown);
     if (r->most == ANY)
-        return error_set(error, "%s: a whole number of 64 bits is expected, found %s", r->name, shown);
+        return error_set(error, "%s: a whole number from -2^63 to 2^63 - 1 is expected, found %s", r->name, shown);
     return error_set(error, "%s: %s from %.10g to %.10g is expected, found %s", r->name, what, r->least, r->most,
                      shown);
 }

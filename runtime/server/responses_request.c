@@ -95,7 +95,7 @@ static bool take_message(struct making *m, const json_t *item, size_t index)
 // Whether a call's arguments are the text of an object; as elsewhere, no text is an empty one.
 static bool is_object_text(const json_t *text)
 {
-    json_t *object = json_loadb(json_string_value(text), json_string_length(text), 0, NULL);
+    json_t *object = input_load(json_string_value(text), json_string_length(text), 0, NULL);
     const bool good = !json_string_length(text) || json_is_object(object);
     json_decref(object);
     return good;
