@@ -20,6 +20,9 @@ struct refusal {
 #define GET(parameters) "<tool_call>\n<function=get>\n" parameters "</function>\n</tool_call>"
 #define P(name, value)  "<parameter=" name ">\n" value "\n</parameter>\n"
 
+#define OF_S(schema)    "{\"f\":{\"properties\":{\"s\":" schema "}}}"
+#define NEEDS_S(schema) "{\"f\":{\"required\":[\"s\"],\"properties\":{\"a\":{\"type\":\"integer\"},\"s\":" schema "}}}"
+
 static const struct language strict_languages[] = {
     {'X',
      "{\"get\":{\"properties\":{\"s\":{\"const\":\"a b\"}},\"required\":[\"s\"]}}",
@@ -82,13 +85,39 @@ static const struct language strict_languages[] = {
      {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"a\": 3}}\n</tool_call>"},
      {"<tool_call>\n{\"name\": \"get\", \"arguments\": \"a\"}\n</tool_call>",
       "<tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>"}},
+    // Formats that are not known, or of another type than the values, say nothing.
+    {'s', "{\"type\":\"string\",\"format\":\"colour\"}", {"\"any<\""}, {"3"}},
+    {'s', "{\"type\":\"string\",\"format\":\"int64\"}", {"\"x\"", "\"12\""}, {"12"}},
+    {'s', "{\"type\":\"string\",\"format\":\"password\",\"minLength\":2}", {"\"xy\""}, {"\"x\""}},
+    {'s', "{\"type\":\"integer\",\"format\":\"date\"}", {"7", "-7"}, {"\"2020-01-01\""}},
+    {'s', "{\"type\":\"number\",\"format\":\"float\"}", {"7.5", "-7"}, {"\"7\""}},
+    {'s', "{\"type\":\"integer\",\"format\":\"uint64\"}", {"0", "999999999999999999"}, {"-1", "1.5"}},
+    {'s', "{\"format\":\"uint8\"}", {"0", "255"}, {"256", "-1", "\"a\""}},
+    {'s', "{\"type\":\"integer\",\"format\":\"int8\",\"minimum\":-1000,\"maximum\":5}", {"-128", "5"}, {"-129", "6"}},
+    {'s', "{\"type\":\"integer\",\"format\":\"int8\",\"exclusiveMaximum\":127}", {"126"}, {"127"}},
+    {'s', "{\"type\":\"integer\",\"format\":\"int8\",\"exclusiveMaximum\":200}", {"127"}, {"128"}},
+    {'s', "{\"type\":\"integer\",\"minimum\":0,\"maximum\":1.8446744073709552e19}", {"0", "12345"}, {"-1"}},
+    {'s', "{\"type\":\"integer\",\"format\":\"int32\",\"enum\":[1,2]}", {"1"}, {"3"}},
+    {'s', "{\"type\":\"string\",\"format\":\"colour\",\"enum\":[\"a\"]}", {"\"a\""}, {"\"b\""}},
+    {'s', "{\"type\":[\"string\",\"integer\"],\"format\":\"int32\"}", {"\"a\"", "5"}, {"null"}},
+    {'s', "{\"type\":[\"string\",\"integer\"],\"format\":\"date\"}", {"\"2020-01-01\"", "5"}, {"\"a\""}},
+    {'s',
+     "{\"type\":\"string\",\"format\":\"colour\",\"allOf\":[{\"format\":\"date\"},{\"format\":\"hue\"}]}",
+     {"\"2020-01-01\""},
+     {"\"a\""}},
+    {'X',
+     OF_S("{\"type\":\"string\",\"format\":\"colour\"}"),
+     {"<tool_call>\n<function=f>\n" P("s", "<b>") "</function>\n</tool_call>"},
+     {}},
+    {'X',
+     OF_S("{\"type\":[\"string\",\"integer\"],\"format\":\"int32\"}"),
+     {"<tool_call>\n<function=f>\n" P("s", "<b>") "</function>\n</tool_call>"},
+     {}},
 };
 
 #define REF8                                                                                                           \
     "{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"},"             \
     "{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/a\"}"
-#define OF_S(schema) "{\"f\":{\"properties\":{\"s\":" schema "}}}"
-
 static const struct refusal strict_refusals[] = {
     {'X', OF_S("{\"enum\":[\"a\"],\"pattern\":\"a\"}"), "#/properties/s: \"pattern\" beside enum or const"},
     {'X', OF_S("{\"const\":\"a\",\"maxLength\":3}"), "\"maxLength\" beside enum or const"},
@@ -125,6 +154,36 @@ static const struct refusal strict_refusals[] = {
     {'s', "{\"properties\":{\"a\":{\"pattern\":\"(\"}}}", "schema, #/properties/a: pattern, byte 1: ) is missing"},
     {'s', "{\"items\":{\"pattern\":\"\\\\b\",\"maxLength\":2}}", "schema, #/items: pattern, byte 1: \\b is not"},
     {'s', "{\"patternProperties\":{\"*\":{}}}", "patternProperties, byte 0: there is nothing to repeat"},
+    // What is found out about the whole grammar is said of a tool and a place, too.
+    {'X', NEEDS_S("{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}"), "tool \"f\": schema, #/properties/s: no text"},
+    {'o', NEEDS_S("{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}"), "tool \"f\": schema, #/properties/s: no text"},
+    {'X', NEEDS_S("{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}"), "tool \"f\": schema, #/properties/s: no"},
+    {'o', NEEDS_S("{\"items\":{\"enum\":[]},\"minItems\":1}"), "tool \"f\": schema, #/properties/s/items: no text"},
+    {'o', NEEDS_S("{\"anyOf\":[{\"enum\":[]},false]}"), "tool \"f\": schema, #/properties/s/anyOf/"},
+    {'o', NEEDS_S("{\"prefixItems\":[{},{\"enum\":[]}],\"minItems\":2}"), "#/properties/s/prefixItems/1: no text"},
+    {'o',
+     NEEDS_S("{\"type\":\"object\",\"properties\":{\"b\":{\"enum\":[]},\"c\":{\"enum\":[]}},\"required\":[\"c\"]}"),
+     "tool \"f\": schema, #/properties/s/properties/c: no text"},
+    {'X', "{\"f\":{\"$ref\":\"#\"}}", "tool \"f\": schema, #: "},
+    {'o', "{\"f\":{\"required\":[\"a\"],\"additionalProperties\":false}}", "tool \"f\": schema, #/"},
+    {'X', OF_S("{\"pattern\":\"^(a?){2,3}$\"}"), "tool \"f\": schema, #/properties/s: what is repeated a counted"},
+    {'s', "{\"items\":{\"pattern\":\"^(a?){2,3}$\"}}", "schema, #/items: what is repeated a counted"},
+    {'s', "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"anyOf\":[{\"$ref\":\"#/$defs/a\"},{\"type\":\"null\"}]}}}",
+     "schema, #/$defs/a: $ref leads to itself"},
+    {'s', "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"properties\":{\"b\":{\"not\":{}}}}}}",
+     "schema, #/$defs/a/properties/b: keyword \"not\""},
+    {'o', OF_S("{\"type\":\"array\",\"uniqueItems\":true}"), "tool \"f\": schema, #/properties/s: uniqueItems"},
+    {'o', OF_S("{\"type\":\"object\",\"required\":3}"),
+     "tool \"f\": schema, #/properties/s: properties must be an object"},
+    {'o', OF_S("{\"properties\":{\"b\":{}},\"propertyNames\":{}}"),
+     "tool \"f\": schema, #/properties/s: propertyNames is"},
+    {'o', OF_S("{\"propertyNames\":{\"not\":{}}}"),
+     "tool \"f\": schema, #/properties/s/propertyNames: keyword \"not\""},
+    {'o', OF_S("{\"additionalProperties\":{\"not\":{}}}"), "#/properties/s/additionalProperties: keyword \"not\""},
+    {'X', "{\"f\":{\"additionalProperties\":{\"not\":{}}}}",
+     "tool \"f\": schema, #/additionalProperties: keyword \"not\""},
+    {'X', "{\"f\":{\"properties\":{\"a\":false},\"required\":[\"a\"]}}",
+     "schema, #: \"a\" is required, and its schema"},
 };
 
 #endif

@@ -24,6 +24,7 @@ void form_close(struct form *f)
     free(f->loops);
     free(f->rules);
     free(f->set_slot);
+    form_marks_free(f);
     *f = (struct form){0};
 }
 

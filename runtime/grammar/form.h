@@ -18,6 +18,7 @@ enum {
     FORM_RULES = 1 << 16,
     FORM_LOOPS = 1 << 16,
     FORM_SETS = 1 << 14,
+    FORM_MARKS = 1 << 14,
     FORM_DEPTH = 64,          // nesting of schemas, groups and the like
     FORM_ENDLESS = INT32_MAX, // of a loop's most
 };
@@ -51,6 +52,13 @@ struct form_rule {
     int32_t nests; // 1: calls are refused where the stack is deep, since something else is possible there
 };
 
+// A part of the form that stands for one place of its source: from node `first`, and then `next`.
+struct form_mark {
+    int32_t first, next;
+    int32_t from, to; // the nodes from..to - 1 were made for it
+    char *place;
+};
+
 struct form {
     struct form_node *nodes;
     struct form_set *sets;
@@ -58,6 +66,8 @@ struct form {
     struct form_rule *rules;
     int32_t node_count, set_count, loop_count, rule_count;
     int32_t node_room, set_room, loop_room, rule_room;
+    struct form_mark *marks; // inner parts before those that hold them
+    int32_t mark_count, mark_room;
     int32_t *set_slot; // [2 * FORM_SETS] number of a set + 1, by its hash
     int32_t root;      // rule
     int32_t lead;      // node: up to two line ends, then the root rule
@@ -113,10 +123,23 @@ void form_define(struct form *form, int32_t rule, int32_t start);
 // Code points first..last as UTF-8; surrogates are left out.
 int32_t form_points(struct form *form, uint32_t first, uint32_t last, int32_t next);
 
+// ---- form_mark.c: places of the source, for what form_finish has to say ---------------------------------------------------------
+
+// Notes a part and its place, such as "schema, #/properties/a"; no more than FORM_MARKS are kept.
+void form_mark(struct form *form, int32_t from, int32_t first, int32_t next, const char *place);
+void form_marks_free(struct form *form);
+// The innermost place from which no end is reached, where what follows it has one; ends: for each node, whether it reaches its end.
+// Places that are not known are "".
+const char *form_never_place(const struct form *form, const uint8_t *ends);
+// The innermost place that a node was made for, and the outermost that begins with a node.
+const char *form_node_place(const struct form *form, int32_t node);
+const char *form_start_place(const struct form *form, int32_t first);
+
 // ---- the end ---------------------------------------------------------------------------------------------------------------------
 
 // Checks and prunes. False with one line when the grammar allows nothing, when a rule is left-recursive (its name by
-// name_of, which may be NULL), when a counted repeat may be empty, or when the form has failed.
+// name_of, which may be NULL), when a counted repeat may be empty, or when the form has failed. The line begins with the innermost
+// place that is known to be at fault.
 bool form_finish(struct form *form, const char *(*name_of)(const void *user, int32_t rule), const void *user);
 
 static inline void form_set_add(struct form_set *set, int byte)

@@ -134,6 +134,13 @@ static void prune(struct check *c)
             f->loops[i].most = 0;
 }
 
+// Fails with a message that begins with a place, if one is known.
+static bool fault(struct form *f, const char *place, const char *text)
+{
+    form_fail(f, "%s%s%s", place, *place ? ": " : "", text);
+    return false;
+}
+
 static bool check_loops(struct check *c)
 {
     struct form *f = c->form;
@@ -142,10 +149,9 @@ static bool check_loops(struct check *c)
         if (l->body < 0 || !c->empty[l->body])
             continue;
         l->least = 0;
-        if (l->most != FORM_ENDLESS && l->most > 1) {
-            form_fail(f, "what is repeated a counted number of times must not be able to be empty");
-            return false;
-        }
+        if (l->most != FORM_ENDLESS && l->most > 1)
+            return fault(f, form_node_place(f, l->body),
+                         "what is repeated a counted number of times must not be able to be empty");
     }
     return true;
 }
@@ -266,7 +272,9 @@ static bool check_left(struct check *c, const char *(*name_of)(const void *, int
         return form_fail(f, "no memory for a grammar"), false;
     if (found < 0)
         return true;
-    const char *name = name_of ? name_of(user, found) : NULL;
+    const char *name = name_of ? name_of(user, found) : NULL, *place = form_start_place(f, f->rules[found].start);
+    if (*place)
+        return fault(f, place, "$ref leads to itself again with nothing in between");
     form_fail(f, "rule %s begins with itself (left recursion): write it as a repeat", name ? name : "of the grammar");
     return false;
 }
@@ -279,7 +287,7 @@ static bool check_all(struct check *c, const char *(*name_of)(const void *, int3
     if (!c->queue || !make_edges(c) || !(c->ends = spread(c, true)) || !(c->empty = spread(c, false)))
         return form_fail(f, "no memory for a grammar"), false;
     if (start < 0 || !c->ends[start])
-        return form_fail(f, "no text meets what is asked for"), false;
+        return fault(f, form_never_place(f, c->ends), "no text meets what is asked for");
     prune(c);
     return check_loops(c) && check_left(c, name_of, user);
 }
@@ -300,6 +308,7 @@ bool form_finish(struct form *f, const char *(*name_of)(const void *, int32_t), 
     free(c.ends);
     free(c.empty);
     free(f->set_slot);
+    form_marks_free(f);
     f->set_slot = NULL;
     return good;
 }

@@ -47,6 +47,9 @@ struct json_bounds {
     bool above, below;      // the bound itself is left out
     bool integer;
 };
+// What is wrong with bounds, or NULL.
+const char *jform_bounds_fault(const struct json_bounds *bounds);
+// bounds: nothing is wrong with them.
 int32_t jform_between(struct json_form *json, const struct json_bounds *bounds, int32_t next);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 enum { DIGITS = 18 };
+_Static_assert(DIGITS == 18, "messages say so");
 
 // A bound without its sign.
 struct decimal {
@@ -138,15 +139,24 @@ static int32_t magnitudes(struct between *b)
     return all >= 0 ? all : form_never(b->form);
 }
 
+const char *jform_bounds_fault(const struct json_bounds *bounds)
+{
+    struct decimal low, high;
+    bool low_negative, high_negative;
+    if (!parse(bounds->low, &low, &low_negative) || !parse(bounds->high, &high, &high_negative))
+        return "bounds of numbers may have at most 18 digits behind the point";
+    if ((low.open && bounds->low && !low_negative) || (high.open && bounds->high && high_negative))
+        return "numbers have at most 18 digits, and a bound leaves none of those";
+    return NULL;
+}
+
 int32_t jform_between(struct json_form *j, const struct json_bounds *bounds, int32_t next)
 {
     struct form *f = j->form;
     struct decimal low, high, zero = {.whole = "0"};
     bool low_negative, high_negative;
-    if (!parse(bounds->low, &low, &low_negative) || !parse(bounds->high, &high, &high_negative))
-        return form_fail(f, "bounds of numbers may have at most %d digits behind the point", DIGITS);
-    if ((low.open && bounds->low && !low_negative) || (high.open && bounds->high && high_negative))
-        return form_fail(f, "bounds of numbers may have at most %d digits", DIGITS);
+    parse(bounds->low, &low, &low_negative);
+    parse(bounds->high, &high, &high_negative);
     low.strict = bounds->above;
     high.strict = bounds->below;
     low_negative = low.open || (low_negative && !is_zero(&low));

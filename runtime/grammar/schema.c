@@ -60,11 +60,28 @@ int32_t schema_blame(struct schema_job *job, const char *keyword, int32_t first)
     return -1;
 }
 
+void schema_mark(struct schema_job *job, int32_t from, int32_t first, int32_t next)
+{
+    char place[SCHEMA_PATH + 96];
+    if (job->tool)
+        snprintf(place, sizeof place, "tool \"%.60s\": schema, %s", job->tool, job->path);
+    else
+        snprintf(place, sizeof place, "schema, %s", job->path);
+    form_mark(job->form, from, first, next, place);
+}
+
 size_t schema_down(struct schema_job *job, const char *name)
 {
     const size_t before = strlen(job->path);
     snprintf(job->path + before, sizeof job->path - before, "/%.40s", name);
     return before;
+}
+
+size_t schema_down_at(struct schema_job *job, size_t index)
+{
+    char name[24];
+    snprintf(name, sizeof name, "%zu", index);
+    return schema_down(job, name);
 }
 
 void schema_up(struct schema_job *job, size_t before)
@@ -85,7 +102,7 @@ int32_t schema_count(struct schema_job *job, const json_t *schema, const char *k
 
 // ---- references ------------------------------------------------------------------------------------------------------------
 
-static int32_t rule_of(struct schema_job *job, const json_t *target)
+static int32_t rule_of(struct schema_job *job, const json_t *target, const json_t *reference)
 {
     uint32_t at = (uint32_t)((uintptr_t)target >> 4) * 0x9E3779B1u % (2 * SCHEMA_REFS);
     for (; job->ref_slot[at]; at = (at + 1) % (2 * SCHEMA_REFS))
@@ -94,7 +111,7 @@ static int32_t rule_of(struct schema_job *job, const json_t *target)
     if (job->ref_count == SCHEMA_REFS)
         return schema_fail(job, "more than %d things are referred to", SCHEMA_REFS);
     const int32_t rule = form_rule(job->form);
-    job->refs[job->ref_count++] = (struct schema_ref){target, rule};
+    job->refs[job->ref_count++] = (struct schema_ref){target, json_string_value(reference), rule};
     job->ref_slot[at] = job->ref_count;
     return rule;
 }
@@ -103,10 +120,9 @@ void schema_define(struct schema_job *job)
 {
     for (; job->ref_done < job->ref_count && !job->form->failed; job->ref_done++) {
         const struct schema_ref ref = job->refs[job->ref_done];
-        schema_up(job, 1);
-        const size_t before = schema_down(job, "$ref");
+        snprintf(job->path, sizeof job->path, "%s", ref.name);
         form_define(job->form, ref.rule, schema_value(job, ref.target, 0, form_return(job->form)));
-        schema_up(job, before);
+        schema_up(job, 1);
     }
 }
 
@@ -160,12 +176,14 @@ static int32_t ways(struct schema_job *job, const json_t *flat, const char *keyw
         return -1;
     for (size_t i = 0; i < json_array_size(list) && !job->form->failed; i++) {
         const json_t *way = json_array_get(list, i);
+        const size_t at = schema_down_at(job, i);
         if (!alone) {
             way = schema_flat(job, way, depth + 1);
             way = way ? schema_both(job, base, way) : NULL;
         }
         if (way)
             all = form_either(job->form, all, schema_value(job, way, depth + 1, next));
+        schema_up(job, at);
     }
     schema_up(job, before);
     return all;
@@ -297,7 +315,7 @@ static int32_t by_types(struct schema_job *job, const json_t *flat, int depth, i
     return all >= 0 || job->form->failed ? all : form_never(job->form);
 }
 
-int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, int32_t next)
+static int32_t value(struct schema_job *job, const json_t *schema, int depth, int32_t next)
 {
     if (next < 0 || job->form->failed)
         return -1;
@@ -308,7 +326,7 @@ int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, in
     const json_t *reference = json_is_object(schema) ? schema_only_reference(schema) : NULL;
     if (reference) {
         const json_t *target = schema_target(job, reference);
-        return target ? form_call(job->form, rule_of(job, target), next) : -1;
+        return target ? form_call(job->form, rule_of(job, target, reference), next) : -1;
     }
     const json_t *flat = schema_flat(job, schema, depth);
     if (!flat)
@@ -322,4 +340,11 @@ int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, in
     if (json_object_get(flat, "const") || json_object_get(flat, "enum"))
         return given(job, flat, next);
     return by_types(job, flat, depth, next);
+}
+
+int32_t schema_value(struct schema_job *job, const json_t *schema, int depth, int32_t next)
+{
+    const int32_t from = job->form->node_count, first = value(job, schema, depth, next);
+    schema_mark(job, from, first, next);
+    return first;
 }

@@ -33,6 +33,7 @@ enum schema_word {
 
 struct schema_ref {
     const json_t *target;
+    const char *name; // as it was first referred to
     int32_t rule;
 };
 
@@ -45,6 +46,7 @@ struct schema_job {
     int32_t ref_count, ref_done;
     int32_t *ref_slot;      // [2 * SCHEMA_REFS] number + 1, by the target's address
     int64_t visits;         // work that was charged
+    const char *tool;       // whose schema it is, for messages that come later; NULL: none
     char path[SCHEMA_PATH]; // of the schema in hand, for messages
 };
 
@@ -68,8 +70,11 @@ bool schema_charge(struct schema_job *job, int64_t work);
 int32_t schema_fail(struct schema_job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // Puts the place and the keyword before the message of an expression that could not be read, if there is one; returns `first`.
 int32_t schema_blame(struct schema_job *job, const char *keyword, int32_t first);
-// Adds /name to the path; returns what schema_up takes to go back.
+// Notes the part of the form that was made for the schema in hand: nodes from `from` on. See form_mark.
+void schema_mark(struct schema_job *job, int32_t from, int32_t first, int32_t next);
+// Adds /name, or /index, to the path; returns what schema_up takes to go back.
 size_t schema_down(struct schema_job *job, const char *name);
+size_t schema_down_at(struct schema_job *job, size_t index);
 void schema_up(struct schema_job *job, size_t before);
 
 // Whole numbers of a keyword such as maxItems; `otherwise` when it is not there. -1: failed.
@@ -84,6 +89,19 @@ int32_t schema_number(struct schema_job *job, const json_t *schema, bool integer
 // A string's text as it is, without <, and then `close`, which begins at one or at the line end before it.
 int32_t schema_text(struct schema_job *job, const json_t *schema, const char *close, int32_t next);
 
+// ---- schema_format.c ---------------------------------------------------------------------------------------------------------
+
+struct schema_bounds {
+    const char *low, *high; // digits, or NULL
+};
+
+// What a format is about: WORD_STRING, WORD_NUMBER, or WORD_NOTE where it says nothing that is known.
+enum schema_word schema_format_word(const json_t *format);
+// The expression of a format of texts; NULL: it says nothing of them, or the form has failed, since it cannot be followed.
+const char *schema_format_pattern(struct schema_job *job, const json_t *format);
+// The bounds of a format of numbers.
+struct schema_bounds schema_format_bounds(const json_t *format);
+
 // ---- schema_flat.c -----------------------------------------------------------------------------------------------------------
 
 enum schema_word schema_word(const char *keyword);
@@ -94,7 +112,8 @@ int schema_type_set(struct schema_job *job, const json_t *schema);
 const json_t *schema_target(struct schema_job *job, const json_t *reference);
 // The target when the schema is nothing but a reference, else NULL.
 const json_t *schema_only_reference(const json_t *schema);
-// The same schema without $ref and allOf at its top; every keyword was looked at. NULL: failed. The job owns it.
+// The same schema without $ref and allOf at its top, and without a format that says nothing of its values; every keyword was looked
+// at. NULL: failed. The job owns it.
 const json_t *schema_flat(struct schema_job *job, const json_t *schema, int depth);
 // A schema that both meet; NULL: failed.
 const json_t *schema_both(struct schema_job *job, const json_t *a, const json_t *b);

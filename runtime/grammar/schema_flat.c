@@ -113,7 +113,7 @@ int schema_type_set(struct schema_job *job, const json_t *schema)
     } else {
         json_object_foreach((json_t *)(uintptr_t)schema, key, value)
         {
-            const enum schema_word word = schema_word(key);
+            const enum schema_word word = strcmp(key, "format") ? schema_word(key) : schema_format_word(value);
             set |= word == WORD_OBJECT   ? TYPE_OBJECT
                    : word == WORD_ARRAY  ? TYPE_ARRAY
                    : word == WORD_STRING ? TYPE_STRING
@@ -346,6 +346,29 @@ static bool check_words(struct schema_job *job, const json_t *schema)
     return true;
 }
 
+// The same without a format that says nothing of the values: one that is not known, or of another type than theirs.
+static const json_t *without_note(struct schema_job *job, const json_t *schema)
+{
+    const json_t *format = json_object_get(schema, "format");
+    if (!format)
+        return schema;
+    if (!json_is_string(format))
+        return schema_fail(job, "format must be a text"), NULL;
+    const enum schema_word word = schema_format_word(format);
+    const int types = schema_type_set(job, schema);
+    const bool given = json_object_get(schema, "enum") || json_object_get(schema, "const");
+    if (job->form->failed)
+        return NULL;
+    if (word == WORD_STRING
+            ? types & TYPE_STRING
+            : word == WORD_NUMBER && !given && !(types & TYPE_STRING) && types & (TYPE_NUMBER | TYPE_INTEGER))
+        return schema;
+    json_t *rest = own(job, json_copy((json_t *)(uintptr_t)schema));
+    if (rest)
+        json_object_del(rest, "format");
+    return rest;
+}
+
 const json_t *schema_flat(struct schema_job *job, const json_t *schema, int depth)
 {
     if (depth > FORM_DEPTH) {
@@ -362,14 +385,14 @@ const json_t *schema_flat(struct schema_job *job, const json_t *schema, int dept
         return NULL;
     const json_t *reference = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf");
     if (!reference && !all)
-        return schema;
+        return without_note(job, schema);
     json_t *rest = own(job, json_copy((json_t *)(uintptr_t)schema));
     if (!rest)
         return NULL;
     json_object_del(rest, "$ref");
     json_object_del(rest, "allOf");
-    const json_t *flat = rest;
-    if (reference) {
+    const json_t *flat = without_note(job, rest);
+    if (flat && reference) {
         const json_t *target = schema_target(job, reference);
         target = target ? schema_flat(job, target, depth + 1) : NULL;
         flat = target ? schema_both(job, flat, target) : NULL;
@@ -382,7 +405,7 @@ const json_t *schema_flat(struct schema_job *job, const json_t *schema, int dept
         const json_t *part = schema_flat(job, json_array_get(all, i), depth + 1);
         flat = part ? schema_both(job, flat, part) : NULL;
     }
-    return flat;
+    return flat && json_is_object(flat) ? without_note(job, flat) : flat;
 }
 
 // ---- ways that exclude each other ----------------------------------------------------------------------------------------------

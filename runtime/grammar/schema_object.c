@@ -116,12 +116,15 @@ static int32_t other_name(struct schema_job *job, const struct object *o, int32_
 {
     struct form *f = job->form;
     if (o->names) {
+        const size_t before = schema_down(job, "propertyNames");
         json_t *text = json_pack("{s:s}", "type", "string");
         const json_t *flat = schema_flat(job, o->names, 0);
         const json_t *names = flat ? schema_both(job, text, flat) : NULL;
         if (text)
             json_array_append_new(job->made, text);
-        return names ? schema_value(job, names, 0, next) : -1;
+        next = names ? schema_value(job, names, 0, next) : -1;
+        schema_up(job, before);
+        return next;
     }
     if (o->pattern) {
         next = regex_build(f, o->pattern, strlen(o->pattern), true, TREE_JSON, form_text(f, "\"", 1, next));
@@ -140,11 +143,10 @@ static int32_t other_name(struct schema_job *job, const struct object *o, int32_
 
 static int32_t other_pair(struct schema_job *job, const struct object *o, int depth, int32_t next)
 {
-    const size_t before = schema_down(job, "additionalProperties");
+    const size_t before = schema_down(job, o->pattern ? "patternProperties" : "additionalProperties");
     const int32_t value = schema_value(job, o->others, depth + 1, next);
-    const int32_t pair = other_name(job, o, jform_sign(&job->json, ':', value));
     schema_up(job, before);
-    return pair;
+    return other_name(job, o, jform_sign(&job->json, ':', value));
 }
 
 // A map: o->least .. o->most pairs of any name.
@@ -185,6 +187,7 @@ static int32_t named(struct schema_job *job, const struct object *o, int depth, 
         form_star_end(f, star, jform_sign(j, ',', form_call(f, pair, star)), jform_blank(j, close));
         from = form_call(f, pair, star);
     }
+    const size_t top = schema_down(job, "properties");
     for (size_t i = o->count; i-- > 0 && !f->failed;) {
         const struct property *p = &o->properties[i];
         const size_t before = schema_down(job, p->name);
@@ -201,6 +204,7 @@ static int32_t named(struct schema_job *job, const struct object *o, int depth, 
         from = p->required ? pair : form_either(f, pair, from);
         may_end = may_end && !p->required;
     }
+    schema_up(job, top);
     return may_end ? form_either(f, from, close) : from;
 }
 
@@ -208,7 +212,6 @@ int32_t schema_object(struct schema_job *job, const json_t *schema, int depth, i
 {
     struct form *f = job->form;
     struct object o = {0};
-    const size_t before = schema_down(job, "properties");
     const bool good = read_object(job, schema, &o);
     int32_t rule = -1;
     if (good && o.count == 0 && json_is_true(o.others) && !o.names && !o.pattern && o.least == 0 &&
@@ -222,6 +225,5 @@ int32_t schema_object(struct schema_job *job, const json_t *schema, int depth, i
         next = form_call(f, rule, next);
     }
     free(o.properties);
-    schema_up(job, before);
     return good && !f->failed ? next : -1;
 }

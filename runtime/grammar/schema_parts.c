@@ -10,34 +10,6 @@
 
 // ---- strings ---------------------------------------------------------------------------------------------------------------
 
-// clang-format off
-#define YEAR  "[1-9]\\d{3}"
-#define DATE  YEAR "-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8]))"
-#define TIME  "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"
-#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define HEX   "[0-9a-fA-F]"
-#define WEB   "[A-Za-z0-9._~!$&'()*+,;=:@-]"
-// clang-format on
-
-static const struct {
-    const char *name, *pattern; // "": any string
-} formats[] = {
-    {"date", DATE},
-    {"time", TIME},
-    {"date-time", DATE "T" TIME},
-    {"duration", "P(\\d{1,4}Y(\\d{1,2}M(\\d{1,2}D)?)?|\\d{1,2}M(\\d{1,2}D)?|\\d{1,4}D|\\d{1,3}W|"
-                 "T(\\d{1,4}H(\\d{1,2}M(\\d{1,2}S)?)?|\\d{1,4}M(\\d{1,2}S)?|\\d{1,6}S))"},
-    {"uuid", HEX "{8}-" HEX "{4}-" HEX "{4}-" HEX "{4}-" HEX "{12}"},
-    {"email", "[A-Za-z0-9_+-]+(\\.[A-Za-z0-9_+-]+)*@" LABEL "(\\." LABEL "){1,6}"},
-    {"hostname", LABEL "(\\." LABEL "){0,6}"},
-    {"ipv4", OCTET "(\\." OCTET "){3}"},
-    {"ipv6", HEX "{1,4}(:" HEX "{1,4}){7}"},
-    {"uri",
-     "[a-z][a-z0-9+.-]{0,15}://" LABEL "(\\." LABEL "){0,6}(:[1-9]\\d{0,3})?(/" WEB "*)*(\\?" WEB "*)?(#" WEB "*)?"},
-    {"password", ""},
-};
-
 // A rule that is one string between quotes, and its call.
 static int32_t quoted(struct schema_job *job, const char *pattern, size_t bytes, bool search, int32_t next)
 {
@@ -50,21 +22,16 @@ static int32_t quoted(struct schema_job *job, const char *pattern, size_t bytes,
 // The expression of a string that is not of any text: of its pattern, or its format's. NULL: there is none, or failed.
 static const char *expression(struct schema_job *job, const json_t *schema, size_t *bytes, bool *search)
 {
-    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
-    const char *name = json_string_value(format);
+    const json_t *pattern = json_object_get(schema, "pattern");
     *bytes = json_string_length(pattern);
     *search = pattern != NULL;
     if (pattern && !json_is_string(pattern))
         schema_fail(job, "pattern must be a text");
-    if (pattern || !format)
+    if (pattern)
         return json_string_value(pattern);
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (name && !strcmp(name, formats[i].name)) {
-            *bytes = strlen(formats[i].pattern);
-            return formats[i].pattern[0] ? formats[i].pattern : NULL;
-        }
-    schema_fail(job, "format \"%.60s\" is not supported", name ? name : "");
-    return NULL;
+    const char *format = schema_format_pattern(job, json_object_get(schema, "format"));
+    *bytes = format ? strlen(format) : 0;
+    return format;
 }
 
 // What a schema says of a string.
@@ -173,19 +140,15 @@ static const json_t *sharper(const json_t *schema, const struct bound_words *wor
     return *strict ? other : plain;
 }
 
-static bool check_number(struct schema_job *job, const json_t *schema, bool integer)
+// The sharper of a schema's bound, as digits or NULL, and its format's; sign: 1 for a low one. *strict: whether the bound itself is
+// left out.
+static const char *sharper_text(const char *own, const char *of_format, int sign, bool *strict)
 {
-    static const char *const known[] = {"int32", "int64", "uint32", "float", "double", NULL};
-    const json_t *format = json_object_get(schema, "format"), *step = json_object_get(schema, "multipleOf");
-    if (step && !(integer && json_number_value(step) == 1))
-        return schema_fail(job, "multipleOf is not supported"), false;
-    for (int i = 0; format; i++) {
-        if (!known[i])
-            return schema_fail(job, "format \"%.60s\" is not supported", json_string_value(format)), false;
-        if (json_is_string(format) && !strcmp(json_string_value(format), known[i]))
-            break;
+    if (!own || (of_format && (strtod(of_format, NULL) - strtod(own, NULL)) * sign > 0)) {
+        *strict = false;
+        return of_format;
     }
-    return true;
+    return own;
 }
 
 int32_t schema_number(struct schema_job *job, const json_t *schema, bool integer, int32_t next)
@@ -193,23 +156,21 @@ int32_t schema_number(struct schema_job *job, const json_t *schema, bool integer
     static const struct bound_words low_words = {"minimum", "exclusiveMinimum"},
                                     high_words = {"maximum", "exclusiveMaximum"};
     struct json_bounds b = {.integer = integer};
-    const json_t *low = sharper(schema, &low_words, 1, &b.above), *high = sharper(schema, &high_words, -1, &b.below);
-    const char *format = json_string_value(json_object_get(schema, "format"));
+    const json_t *low = sharper(schema, &low_words, 1, &b.above), *high = sharper(schema, &high_words, -1, &b.below),
+                 *step = json_object_get(schema, "multipleOf");
+    const struct schema_bounds format = schema_format_bounds(json_object_get(schema, "format"));
     char low_text[40], high_text[40];
-    if (!check_number(job, schema, integer) || (low && !as_digits(job, low, low_text)) ||
-        (high && !as_digits(job, high, high_text)))
+    if (step && !(integer && json_number_value(step) == 1))
+        return schema_fail(job, "multipleOf is not supported");
+    if ((low && !as_digits(job, low, low_text)) || (high && !as_digits(job, high, high_text)))
         return -1;
-    b.low = low ? low_text : NULL;
-    b.high = high ? high_text : NULL;
-    if (format && !strcmp(format, "int32")) {
-        b.low = low ? b.low : "-2147483648";
-        b.high = high ? b.high : "2147483647";
-    } else if (format && !strcmp(format, "uint32")) {
-        b.low = low ? b.low : "0";
-        b.high = high ? b.high : "4294967295";
-    }
+    b.low = sharper_text(low ? low_text : NULL, format.low, 1, &b.above);
+    b.high = sharper_text(high ? high_text : NULL, format.high, -1, &b.below);
     if (!b.low && !b.high)
         return integer ? jform_integer(&job->json, next) : jform_number(&job->json, next);
+    const char *fault = jform_bounds_fault(&b);
+    if (fault)
+        return schema_fail(job, "%s", fault);
     const int32_t rule = form_rule(job->form);
     form_define(job->form, rule, jform_between(&job->json, &b, form_return(job->form)));
     return form_call(job->form, rule, next);
@@ -218,7 +179,8 @@ int32_t schema_number(struct schema_job *job, const json_t *schema, bool integer
 // ---- arrays ----------------------------------------------------------------------------------------------------------------
 
 struct items {
-    const json_t *prefix, *rest; // rest: NULL: none after the prefix
+    const json_t *prefix, *rest;         // rest: NULL: none after the prefix
+    const char *prefix_word, *rest_word; // where they stand
     int32_t least, most;
 };
 
@@ -227,6 +189,8 @@ static bool read_items(struct schema_job *job, const json_t *schema, struct item
     const json_t *items = json_object_get(schema, "items"), *unique = json_object_get(schema, "uniqueItems");
     const json_t *more = json_is_array(items) ? json_object_get(schema, "additionalItems") : items;
     it->prefix = json_is_array(items) ? items : json_object_get(schema, "prefixItems");
+    it->prefix_word = json_is_array(items) ? "items" : "prefixItems";
+    it->rest_word = json_is_array(items) ? "additionalItems" : "items";
     it->least = schema_count(job, schema, "minItems", 0);
     it->most = schema_count(job, schema, "maxItems", FORM_ENDLESS);
     if (unique && !json_is_false(unique))
@@ -240,8 +204,20 @@ static bool read_items(struct schema_job *job, const json_t *schema, struct item
     return !job->form->failed;
 }
 
-// ", item" at least `least` and at most `most` times, then the end.
-static int32_t more_items(struct schema_job *job, const json_t *item, int32_t least, int32_t most, int depth,
+// The item at a place of the prefix, or one of the rest: index negative.
+static int32_t item(struct schema_job *job, const struct items *it, int32_t index, int depth, int32_t next)
+{
+    const size_t before = schema_down(job, index < 0 ? it->rest_word : it->prefix_word);
+    const json_t *schema = index < 0 ? it->rest : json_array_get(it->prefix, (size_t)index);
+    if (index >= 0)
+        schema_down_at(job, (size_t)index);
+    next = schema_value(job, schema, depth + 1, next);
+    schema_up(job, before);
+    return next;
+}
+
+// ", item" of the rest at least `least` and at most `most` times, then the end.
+static int32_t more_items(struct schema_job *job, const struct items *it, int32_t least, int32_t most, int depth,
                           int32_t end)
 {
     struct form *f = job->form;
@@ -252,10 +228,10 @@ static int32_t more_items(struct schema_job *job, const json_t *item, int32_t le
         return end;
     if (most == FORM_ENDLESS && least == 0) {
         const int32_t star = form_star(f);
-        return form_star_end(f, star, jform_sign(&job->json, ',', schema_value(job, item, depth + 1, star)), end);
+        return form_star_end(f, star, jform_sign(&job->json, ',', item(job, it, -1, depth, star)), end);
     }
     const int32_t loop = form_loop(f, least, most, end, &again);
-    return form_loop_end(f, loop, jform_sign(&job->json, ',', schema_value(job, item, depth + 1, again)));
+    return form_loop_end(f, loop, jform_sign(&job->json, ',', item(job, it, -1, depth, again)));
 }
 
 static int32_t items_of(struct schema_job *job, const struct items *it, int depth)
@@ -270,18 +246,18 @@ static int32_t items_of(struct schema_job *job, const struct items *it, int dept
     if (most == 0 || (fixed == 0 && !it->rest))
         return least > 0 ? form_never(f) : form_text(f, "[", 1, end);
     if (fixed == 0) {
-        all = more_items(job, it->rest, least > 0 ? least - 1 : 0, most == FORM_ENDLESS ? most : most - 1, depth, end);
-        all = schema_value(job, it->rest, depth + 1, all);
+        all = more_items(job, it, least > 0 ? least - 1 : 0, most == FORM_ENDLESS ? most : most - 1, depth, end);
+        all = item(job, it, -1, depth, all);
     } else {
         const int32_t left = most == FORM_ENDLESS ? most : most - fixed;
-        all = it->rest && left > 0 ? more_items(job, it->rest, least > fixed ? least - fixed : 0, left, depth, end)
+        all = it->rest && left > 0 ? more_items(job, it, least > fixed ? least - fixed : 0, left, depth, end)
               : least > fixed      ? form_never(f)
                                    : end;
         for (int32_t i = fixed; i-- > 0 && !f->failed;) {
             if (i >= most)
                 all = end; // the list ends before this one
             else
-                all = schema_value(job, json_array_get(it->prefix, (size_t)i), depth + 1, all);
+                all = item(job, it, i, depth, all);
             if (i > 0 && i < most) {
                 all = jform_sign(j, ',', all);
                 all = least <= i ? form_either(f, all, end) : all;
@@ -296,15 +272,11 @@ static int32_t items_of(struct schema_job *job, const struct items *it, int dept
 int32_t schema_array(struct schema_job *job, const json_t *schema, int depth, int32_t next)
 {
     struct items it;
-    const size_t before = schema_down(job, "items");
     if (!read_items(job, schema, &it))
         return -1;
-    if (!it.prefix && json_is_true(it.rest) && it.least == 0 && it.most == FORM_ENDLESS) {
-        schema_up(job, before);
+    if (!it.prefix && json_is_true(it.rest) && it.least == 0 && it.most == FORM_ENDLESS)
         return jform_array(&job->json, next);
-    }
     const int32_t rule = form_rule(job->form);
     form_define(job->form, rule, items_of(job, &it, depth));
-    schema_up(job, before);
     return form_call(job->form, rule, next);
 }

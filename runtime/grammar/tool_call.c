@@ -19,6 +19,7 @@ bool calls_job_open(struct calls *c, struct schema_job *job)
 {
     const bool good = schema_open(job, &c->form, c->tool->parameters);
     job->json = c->json;
+    job->tool = c->tool->name;
     return good;
 }
 

@@ -146,8 +146,13 @@ static int32_t ways(struct calls *c, struct schema_job *job, const json_t *flat,
         return schema_fail(job, "of a strict tool's parameter that may be a text, %s stands alone", keyword);
     if (!strcmp(keyword, "oneOf") && !schema_all_apart(job, list))
         return -1;
-    for (size_t i = 0; i < json_array_size(list) && !c->form.failed; i++)
+    const size_t before = schema_down(job, keyword);
+    for (size_t i = 0; i < json_array_size(list) && !c->form.failed; i++) {
+        const size_t at = schema_down_at(job, i);
         all = form_either(&c->form, all, parameter_value(c, job, json_array_get(list, i), depth + 1, next));
+        schema_up(job, at);
+    }
+    schema_up(job, before);
     return all;
 }
 
@@ -232,10 +237,12 @@ static void see_types(struct calls *c, const char *name)
 static int32_t parameter(struct calls *c, struct schema_job *job, const char *name, const json_t *schema, int32_t next)
 {
     const size_t before = schema_down(job, name);
+    const int32_t from = c->form.node_count;
     see_types(c, name);
     if (!call_name_fits(name))
         schema_fail(job, "a name of 1 to %d bytes without <, > and line breaks is expected", CALL_NAME_BYTES);
     const int32_t inside = json_is_false(schema) ? -1 : parameter_value(c, job, schema, 0, next);
+    schema_mark(job, from, inside, next);
     schema_up(job, before);
     return inside < 0 ? -1 : calls_text(c, "<parameter=", calls_text(c, name, calls_text(c, ">\n", inside)));
 }
@@ -244,7 +251,7 @@ static int32_t parameter(struct calls *c, struct schema_job *job, const char *na
 static int32_t named(struct calls *c, struct schema_job *job, const json_t *schema, const json_t *properties,
                      int32_t next)
 {
-    const size_t count = json_object_size(properties), before = schema_down(job, "properties");
+    const size_t count = json_object_size(properties);
     const char **names = calloc(count + 1, sizeof *names), *key;
     const json_t *value;
     size_t n = 0;
@@ -252,14 +259,15 @@ static int32_t named(struct calls *c, struct schema_job *job, const json_t *sche
         return form_fail(&c->form, "no memory for a grammar");
     json_object_foreach((json_t *)(uintptr_t)properties, key, value) names[n++] = key;
     while (n-- > 0 && !c->form.failed) {
+        const size_t before = schema_down(job, "properties");
         const int32_t one = parameter(c, job, names[n], json_object_get(properties, names[n]), next);
+        schema_up(job, before);
         const bool required = is_required(schema, names[n]);
         if (required && one < 0 && !c->form.failed)
             schema_fail(job, "\"%.60s\" is required, and its schema allows no value", names[n]);
         next = required ? one : form_either(&c->form, one, next);
     }
     free(names);
-    schema_up(job, before);
     return c->form.failed ? -1 : next;
 }
 
@@ -272,7 +280,10 @@ static int32_t unnamed(struct calls *c, struct schema_job *job, const json_t *ot
         if ((b <= '9') || (b >= 'A' && b <= 'Z') || b == '_' || b >= 'a')
             form_set_add(&letters, b);
     const int32_t star = form_star(f), name = form_star(f);
+    const size_t before = others ? schema_down(job, "additionalProperties") : 0;
     const int32_t inside = others ? parameter_value(c, job, others, 0, star) : form_call(f, free_text(c), star);
+    if (others)
+        schema_up(job, before);
     form_star_end(f, name, form_set(f, &letters, name), calls_text(c, ">\n", inside));
     return form_star_end(f, star, calls_text(c, "<parameter=", form_set(f, &letters, name)), next);
 }
@@ -344,7 +355,9 @@ int32_t calls_xml(struct calls *c, int32_t next)
     struct schema_job job;
     if (!c->tool->parameters)
         return unnamed(c, NULL, NULL, next);
-    next = calls_job_open(c, &job) ? by_schema(c, &job, next) : -1;
+    const int32_t from = c->form.node_count, first = calls_job_open(c, &job) ? by_schema(c, &job, next) : -1;
+    schema_mark(&job, from, first, next);
+    next = first;
     calls_job_close(c, &job);
     return next;
 }
