@@ -43,10 +43,11 @@ static bool is_wide(const char *number, size_t bytes)
 {
     char digits[32];
     const size_t sign = *number == '-';
+    for (size_t i = sign; i < bytes; i++)
+        if (number[i] < '0' || number[i] > '9')
+            return false;
     if (bytes > sign + 20)
-        return strspn(number + sign, "0123456789") >= bytes - sign;
-    if (bytes < sign + 19 || strspn(number + sign, "0123456789") < bytes - sign)
-        return false;
+        return true;
     snprintf(digits, sizeof digits, "%.*s", (int)bytes, number);
     errno = 0;
     strtoll(digits, NULL, 10);
