@@ -38,6 +38,64 @@ static const struct {
     {responses_handle, "\"metadata\": {\"a\": \"b\"}, \"background\": false", NULL},
     {responses_handle, "\"background\": \"no\"", "background: only false"},
     {messages_handle, "\"output_config\": {\"effort\": 2}", "output_config.effort: one of"},
+    {responses_handle, "\"conversation\": \"conv_1\"", "conversation: conversations are not kept here: send"},
+    {responses_handle, "\"conversation\": {\"id\": \"conv_1\"}", "conversation: conversations are not kept"},
+    {responses_handle, "\"prompt\": {\"id\": \"pmpt_1\"}", "prompt: prompts are not kept here: send"},
+    {responses_handle, "\"conversation\": null, \"prompt\": null", NULL},
+    {responses_handle, "\"include\": \"x\"", "include: an array is expected, found \"x\""},
+    {responses_handle, "\"include\": [\"reasoning.encrypted_content\", \"file_search_call.results\"]",
+     "include[1]: only \"reasoning.encrypted_content\" is expected, found \"file_search_call.results\""},
+    {responses_handle, "\"include\": [3]", "include[0]: only \"reasoning.encrypted_content\" is expected, found 3"},
+    {responses_handle, "\"include\": [\"reasoning.encrypted_content\"]", NULL},
+    {responses_handle, "\"truncation\": \"automatic\"", "truncation: one of auto, disabled is expected, found \"aut"},
+    {responses_handle, "\"truncation\": 3", "truncation: one of auto, disabled is expected, found 3"},
+    {responses_handle, "\"truncation\": \"auto\"", NULL},
+    {responses_handle, "\"top_logprobs\": \"x\"", "top_logprobs: a whole number from 0 to 20"},
+    {responses_handle, "\"top_logprobs\": 2", "top_logprobs: 0, since only /v1/chat/completions"},
+    {responses_handle, "\"top_logprobs\": 0, \"max_tool_calls\": 3", NULL},
+    {responses_handle, "\"max_tool_calls\": 0.5", "max_tool_calls: a whole number from 1 to"},
+    {responses_handle, "\"user\": 3", "user: a text is expected, found 3"},
+    {responses_handle, "\"safety_identifier\": {}", "safety_identifier: a text is expected, found {}"},
+    {responses_handle, "\"prompt_cache_key\": []", "prompt_cache_key: a text is expected, found []"},
+    {responses_handle, "\"service_tier\": \"gold\"", "service_tier: one of auto, default, flex, scale, priority is"},
+    {responses_handle, "\"service_tier\": \"auto\", \"user\": \"me\", \"prompt_cache_key\": \"k\"", NULL},
+    {responses_handle, "\"text\": 3", "text: an object is expected, found 3"},
+    {responses_handle, "\"text\": {\"verbosity\": 3}", "text.verbosity: one of low, medium, high is expected"},
+    {responses_handle, "\"text\": {\"verbosity\": \"low, medium\"}", "text.verbosity: one of low, medium, high"},
+    {responses_handle, "\"text\": {\"verbosity\": \"low\"}", NULL},
+    {responses_handle, "\"stream_options\": []", "stream_options: an object is expected, found []"},
+    {responses_handle, "\"stream_options\": {\"include_obfuscation\": 1}", "stream_options.include_obfuscation: true"},
+    {responses_handle, "\"stream_options\": {\"include_obfuscation\": false}", NULL},
+    {responses_handle, "\"input\": [{\"role\": \"user\"}]", "input[0]: content: a text, or parts"},
+    {responses_handle, "\"input\": [{\"role\": \"assistant\", \"content\": null}]", "input[0]: content: a text, or"},
+    {responses_handle, "\"input\": [{\"type\": \"function_call_output\", \"call_id\": \"1\"}]",
+     "input[0]: call_id and"},
+    {responses_handle, "\"tool_choice\": {\"type\": \"web_search\"}",
+     "tool_choice: \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": NAME} is expected, found {"},
+    {responses_handle, "\"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}", "tools: an array of at least one"},
+    {responses_handle, "\"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"f\"}}",
+     "tool_choice: \"none\""},
+    {chat_handle, "\"tool_choice\": \"any\"",
+     "tool_choice: \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": NAME}} is "
+     "expected, "
+     "found \"any\""},
+    {chat_handle, "\"tool_choice\": 5", "tool_choice: \"none\", \"auto\", \"required\" or {\"type\":"},
+    {chat_handle, "\"tool_choice\": {\"type\": \"tool\", \"function\": {\"name\": \"f\"}}",
+     "tool_choice: \"none\", \"auto\""},
+    {chat_handle,
+     "\"tools\": [{\"function\": {\"name\": \"f\"}}, {\"function\": {\"name\": \"g\"}}], "
+     "\"tool_choice\": {\"function\": {\"name\": \"h\"}}",
+     "tool_choice: the name of one of the tools is expected, which are \"f\", \"g\", found \"h\""},
+    {messages_handle,
+     "\"tools\": [{\"name\": \"f\", \"input_schema\": {}}], \"tool_choice\": {\"type\": \"tool\", \"name\": \"h\"}",
+     "tool_choice: the name of one of the tools is expected, which are \"f\", found \"h\""},
+    {messages_handle, "\"tool_choice\": \"auto\"",
+     "tool_choice: {\"type\": \"none\"}, \"auto\" or \"any\" as the type, or"},
+    {messages_handle, "\"tool_choice\": {\"type\": \"required\"}", "tool_choice: {\"type\": \"none\"}, \"auto\" or"},
+    {messages_handle, "\"tool_choice\": {\"type\": \"tool\"}", "tool_choice: {\"type\": \"none\"}, \"auto\" or"},
+    {messages_handle, "\"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": 1}",
+     "tool_choice.disable_parallel_tool_use: true or false is expected, found 1"},
+    {messages_handle, "\"tool_choice\": {\"type\": \"auto\", \"disable_parallel_tool_use\": true}", NULL},
 };
 
 static void mistyped_refused(void)
@@ -47,8 +105,9 @@ static void mistyped_refused(void)
         char body[512];
         const char *message = mistyped[i].message;
         snprintf(body, sizeof body, "{\"max_tokens\": 1, %s, %s}",
-                 mistyped[i].handle == responses_handle ? "\"input\": \"x\""
-                                                        : "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
+                 strstr(mistyped[i].field, "\"input\"")   ? "\"model\": null"
+                 : mistyped[i].handle == responses_handle ? "\"input\": \"x\""
+                                                          : "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
                  mistyped[i].field);
         const bool took = ask(mistyped[i].handle, parsed(body), NULL);
         if (message ? took || sent.status != 400 || strncmp(text_at(sent.whole, "message"), message, strlen(message))

@@ -200,17 +200,18 @@ static bool translate_tools(struct exchange *x, const json_t *tools, json_t *out
 static bool translate_choice(struct exchange *x, const json_t *choice, json_t *out)
 {
     const json_t *name = json_object_get(choice, "name");
+    struct error error = {0};
     if (!input_given(choice))
         return true;
+    if (!tools_choice_check(choice, TOOLS_MESSAGES, &error))
+        return ask_refuse(x, "tool_choice", &error);
     if (is(choice, "type", "any"))
         json_object_set_new(out, "tool_choice", json_string("required"));
-    else if (is(choice, "type", "tool") && json_is_string(name))
+    else if (is(choice, "type", "tool"))
         json_object_set_new(out, "tool_choice",
                             json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", own(name)));
-    else if (is(choice, "type", "auto") || is(choice, "type", "none"))
-        json_object_set(out, "tool_choice", json_object_get(choice, "type"));
     else
-        return bad(x, "tool_choice", 0, "type auto, any, none, or tool with a name, is expected");
+        json_object_set(out, "tool_choice", json_object_get(choice, "type"));
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
         json_object_set_new(out, "parallel_tool_calls", json_false());
     return true;

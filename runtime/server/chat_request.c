@@ -18,32 +18,20 @@ static bool ask_tools(struct exchange *x, struct chat_request *r, json_t **tools
     *tools = json_object_get(r->root, "tools");
     *must = false;
     *name = NULL;
-    if (*tools && !json_is_null(*tools) && !tools_check(*tools, TOOLS_CHAT, x->server->style.dialect, &error)) {
-        exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
-        return false;
-    }
+    if (input_given(*tools) && !tools_check(*tools, TOOLS_CHAT, x->server->style.dialect, &error))
+        return ask_refuse(x, "tools", &error);
     if (!input_given(choice))
         return true;
+    if (!tools_choice_check(choice, TOOLS_CHAT, &error))
+        return ask_refuse(x, "tool_choice", &error);
     const char *word = json_string_value(choice);
     if (word && !strcmp(word, "none"))
         *tools = NULL;
-    else if (word && !strcmp(word, "required"))
-        *must = true;
-    else if (!word) {
-        *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-        *must = true;
-    }
-    if ((word && strcmp(word, "auto") && strcmp(word, "none") && !*must) || (!word && !*name))
-        return ask_bad(x, "tool_choice", "none, auto, required or a function's name");
+    *must = !word || !strcmp(word, "required");
+    *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     if (*must && !json_array_size(*tools))
         return ask_bad(x, "tools", "an array of at least one tool, since tool_choice asks for one,");
-    bool offered = !*name;
-    for (size_t i = 0; !offered && i < json_array_size(*tools); i++) {
-        const char *one =
-            json_string_value(json_object_get(json_object_get(json_array_get(*tools, i), "function"), "name"));
-        offered = one && !strcmp(one, *name);
-    }
-    return offered || ask_bad(x, "tool_choice", "the name of one of the tools");
+    return !*name || tools_choice_offered(*tools, *name, &error) || ask_refuse(x, "tool_choice", &error);
 }
 
 static bool ask_stream(struct exchange *x, struct chat_request *r, const struct fields *f)

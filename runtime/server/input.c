@@ -196,6 +196,7 @@ static const struct range ranges[FIELD_COUNT] = {
     [FIELD_BEST_OF]               = {"best_of", KIND_INTEGER, 1, 1},
     [FIELD_TOP_LOGPROBS]          = {"top_logprobs", KIND_INTEGER, 0, 20},
     [FIELD_LOGPROBS]              = {"logprobs", KIND_INTEGER, 0, 20},
+    [FIELD_MAX_TOOL_CALLS]        = {"max_tool_calls", KIND_INTEGER, 1, COUNT},
     [FIELD_THINKING_BUDGET]       = {"thinking_budget", KIND_INTEGER, 0, TOKENS},
     [FIELD_BUDGET_TOKENS]         = {"budget_tokens", KIND_INTEGER, 0, TOKENS},
     [FIELD_STREAM]                = {"stream", KIND_SWITCH, 0, 0},

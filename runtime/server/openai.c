@@ -146,6 +146,21 @@ bool ask_bad(struct exchange *x, const char *field, const char *expected)
     return false;
 }
 
+bool ask_wrong(struct exchange *x, const char *field, const char *expected, const json_t *found)
+{
+    const char *name = ask_name(x, field);
+    char shown[80];
+    exchange_error(x, 400, NULL, "invalid_value", name, "%s: %s is expected, found %s", name, expected,
+                   input_show(found, shown));
+    return false;
+}
+
+bool ask_refuse(struct exchange *x, const char *field, const struct error *error)
+{
+    exchange_error(x, 400, NULL, "invalid_value", field, "%s", error->text);
+    return false;
+}
+
 // ---- thinking --------------------------------------------------------------------------------------------------------------------
 
 // A switch of the template that neither the request nor its kwargs name.

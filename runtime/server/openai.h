@@ -40,6 +40,11 @@ const char *ask_name(const struct exchange *x, const char *ours);
 // Sends "FIELD: EXPECTED is expected"; false.
 bool ask_bad(struct exchange *x, const char *field, const char *expected);
 
+// The same with what was found instead.
+bool ask_wrong(struct exchange *x, const char *field, const char *expected, const json_t *found);
+// Sends what is wrong with a field, whose name the text begins with; false.
+bool ask_refuse(struct exchange *x, const char *field, const struct error *error);
+
 // Stop strings: a text or an array of texts. They point into root.
 struct stops {
     const char *text[STOPS_MOST];

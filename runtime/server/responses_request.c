@@ -75,8 +75,10 @@ static bool take_message(struct making *m, const json_t *item, size_t index)
 {
     const char *role = text_of(item, "role");
     json_t *text = content_text(json_object_get(item, "content"));
-    if (!text)
+    if (!text || !input_given(json_object_get(item, "content"))) {
+        json_decref(text);
         return bad(m->x, "input", index, "content: a text, or parts of text, is expected; this model reads text only");
+    }
     if (!strcmp(role, "assistant")) {
         json_t *last = assistant(m);
         if (json_object_get(last, "content") || json_object_get(last, "tool_calls")) {
@@ -123,7 +125,7 @@ static bool take_output(struct making *m, const json_t *item, size_t index)
     const json_t *id = json_object_get(item, "call_id");
     json_t *text = content_text(json_object_get(item, "output"));
     m->growing = false;
-    if (text && json_is_string(id))
+    if (text && json_is_string(id) && input_given(json_object_get(item, "output")))
         return json_array_append_new(m->messages, json_pack("{s:s, s:o, s:o}", "role", "tool", "tool_call_id", own(id),
                                                             "content", text)) == 0;
     json_decref(text);
@@ -191,10 +193,8 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
     struct error error = {0};
     if (!input_given(tools))
         return true;
-    if (!tools_check(tools, TOOLS_RESPONSES, x->server->style.dialect, &error)) {
-        exchange_error(x, 400, NULL, "invalid_value", "tools", "%s", error.text);
-        return false;
-    }
+    if (!tools_check(tools, TOOLS_RESPONSES, x->server->style.dialect, &error))
+        return ask_refuse(x, "tools", &error);
     json_t *list = json_array();
     json_object_set_new(out, "tools", list);
     json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
@@ -203,12 +203,20 @@ static bool take_tools(struct exchange *x, const json_t *tools, json_t *out)
         json_object_del(function, "type");
         json_array_append_new(list, json_pack("{s:s, s:o}", "type", "function", "function", function));
     }
-    const json_t *choice = json_object_get(out, "tool_choice");
-    if (is(choice, "type", "function"))
-        json_object_set_new(
-            out, "tool_choice",
-            json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", text_of(choice, "name")));
     return true;
+}
+
+static bool take_choice(struct exchange *x, const json_t *choice, json_t *out)
+{
+    struct error error = {0};
+    if (!input_given(choice))
+        return true;
+    if (!tools_choice_check(choice, TOOLS_RESPONSES, &error))
+        return ask_refuse(x, "tool_choice", &error);
+    return json_object_set_new(out, "tool_choice",
+                               json_is_string(choice) ? own(choice)
+                                                      : json_pack("{s:s, s:{s:s}}", "type", "function", "function",
+                                                                  "name", text_of(choice, "name"))) == 0;
 }
 
 static bool take_format(struct exchange *x, const json_t *root, json_t *out)
@@ -217,8 +225,6 @@ static bool take_format(struct exchange *x, const json_t *root, json_t *out)
                  *asked = json_object_get(format, "schema");
     ask_rename(x, "response_format", "text.format");
     ask_rename(x, "response_format.json_schema", "text.format");
-    if (input_given(text) && !json_is_object(text))
-        return ask_bad(x, "text", "an object");
     if (!input_given(format) || is(format, "type", "text"))
         return true;
     if (is(format, "type", "json_schema") && (!input_given(asked)))
@@ -252,7 +258,6 @@ static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
                 {"ignore_eos", "ignore_eos"},
                 {"draft", "draft"},
                 {"priority", "priority"},
-                {"tool_choice", "tool_choice"},
                 {"parallel_tool_calls", "parallel_tool_calls"},
                 {"chat_template_kwargs", "chat_template_kwargs"},
                 {"thinking_budget", "thinking_budget"}};
@@ -269,31 +274,129 @@ static void copy_fields(struct exchange *x, const json_t *root, json_t *out)
         json_object_set_new(out, "reasoning_effort", own(effort));
 }
 
-// Fields that change no reply, or only by what is in them, would go unseen with a wrong type.
-static bool check_types(struct exchange *x, const json_t *root)
+// ---- fields that are looked at alone ---------------------------------------------------------------------------------------------
+
+enum { WORDS = 5 };
+
+// Whether a field, where it is given, is one of some words, or any text where there are none.
+static bool check_text(struct exchange *x, const json_t *value, const char *field, const char *const words[WORDS])
 {
-    const json_t *reasoning = json_object_get(root, "reasoning"), *metadata = json_object_get(root, "metadata"),
-                 *instructions = json_object_get(root, "instructions"),
-                 *background = json_object_get(root, "background"), *summary = json_object_get(reasoning, "summary"),
-                 *value;
-    const char *key;
-    if (input_given(background) && !json_is_false(background))
-        return ask_bad(x, "background", "only false");
-    if (input_given(instructions) && !json_is_string(instructions))
-        return ask_bad(x, "instructions", "a text");
-    if (input_given(reasoning) && !json_is_object(reasoning))
-        return ask_bad(x, "reasoning", "an object");
-    if (input_given(summary) && !json_is_string(summary))
-        return ask_bad(x, "reasoning.summary", "a text");
-    if (input_given(metadata) && !json_is_object(metadata))
-        return ask_bad(x, "metadata", "an object of texts");
-    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
-    {
-        if (!json_is_string(value))
-            return ask_bad(x, "metadata", "an object of texts");
+    char expected[96] = "a text";
+    const char *text = json_string_value(value);
+    size_t at = 0;
+    if (!input_given(value) || (text && !words[0]))
+        return true;
+    for (int i = 0; i < WORDS && words[i]; i++) {
+        if (text && !strcmp(text, words[i]))
+            return true;
+        at += (size_t)snprintf(expected + at, sizeof expected - at, i ? ", %s" : "one of %s", words[i]);
+    }
+    return ask_wrong(x, field, expected, value);
+}
+
+// Fields that change no reply: what is in them is checked all the same.
+static bool check_texts(struct exchange *x, const json_t *root)
+{
+    static const struct {
+        const char *within, *key, *field, *words[WORDS];
+    } rows[] = {
+        {NULL, "instructions", "instructions", {NULL}},
+        {NULL, "user", "user", {NULL}},
+        {NULL, "safety_identifier", "safety_identifier", {NULL}},
+        {NULL, "prompt_cache_key", "prompt_cache_key", {NULL}},
+        {NULL, "truncation", "truncation", {"auto", "disabled"}},
+        {NULL, "service_tier", "service_tier", {"auto", "default", "flex", "scale", "priority"}},
+        {"text", "verbosity", "text.verbosity", {"low", "medium", "high"}},
+        {"reasoning", "summary", "reasoning.summary", {NULL}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const json_t *object = rows[i].within ? json_object_get(root, rows[i].within) : root;
+        if (!check_text(x, json_object_get(object, rows[i].key), rows[i].field, rows[i].words))
+            return false;
     }
     return true;
 }
+
+// What would be added to the reply. Reasoning comes as text anyway, and needs no other way to be sent back.
+static bool check_include(struct exchange *x, const json_t *include)
+{
+    static const char only[] = "reasoning.encrypted_content";
+    char field[32];
+    size_t i;
+    json_t *value;
+    if (input_given(include) && !json_is_array(include))
+        return ask_wrong(x, "include", "an array", include);
+    json_array_foreach((json_t *)(uintptr_t)include, i, value)
+    {
+        snprintf(field, sizeof field, "include[%zu]", i);
+        if (!json_is_string(value) || strcmp(json_string_value(value), only))
+            return ask_wrong(x, field, "only \"reasoning.encrypted_content\"", value);
+    }
+    return true;
+}
+
+static bool check_stream_options(struct exchange *x, const json_t *options)
+{
+    const json_t *padded = json_object_get(options, "include_obfuscation");
+    if (input_given(options) && !json_is_object(options))
+        return ask_wrong(x, "stream_options", "an object", options);
+    return !input_given(padded) || json_is_boolean(padded) ||
+           ask_wrong(x, "stream_options.include_obfuscation", "true or false", padded);
+}
+
+static bool check_metadata(struct exchange *x, const json_t *metadata)
+{
+    const json_t *value;
+    const char *key;
+    if (input_given(metadata) && !json_is_object(metadata))
+        return ask_wrong(x, "metadata", "an object of texts", metadata);
+    json_object_foreach((json_t *)(uintptr_t)metadata, key, value)
+    {
+        if (!json_is_string(value))
+            return ask_wrong(x, "metadata", "an object of texts", value);
+    }
+    return true;
+}
+
+// What is kept elsewhere by its id is not kept here.
+static bool check_kept(struct exchange *x, const json_t *root)
+{
+    static const struct {
+        const char *field, *instead;
+    } rows[] = {
+        {"conversation", "conversations are not kept here: send its items as input, or previous_response_id"},
+        {"prompt", "prompts are not kept here: send the text as instructions and input"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (input_given(json_object_get(root, rows[i].field))) {
+            exchange_error(x, 400, NULL, "invalid_value", rows[i].field, "%s: %s", rows[i].field, rows[i].instead);
+            return false;
+        }
+    return true;
+}
+
+// Fields that change no reply, or only by what is in them, would go unseen with a wrong type.
+static bool check_fields(struct exchange *x, const json_t *root)
+{
+    const json_t *reasoning = json_object_get(root, "reasoning"), *text = json_object_get(root, "text"),
+                 *background = json_object_get(root, "background"), *tops = json_object_get(root, "top_logprobs");
+    struct fields fields;
+    if (input_given(background) && !json_is_false(background))
+        return ask_wrong(x, "background", "only false", background);
+    if (input_given(reasoning) && !json_is_object(reasoning))
+        return ask_wrong(x, "reasoning", "an object", reasoning);
+    if (input_given(text) && !json_is_object(text))
+        return ask_wrong(x, "text", "an object", text);
+    if (!ask_fields(x, &fields, root, FIELD_BIT(FIELD_TOP_LOGPROBS) | FIELD_BIT(FIELD_MAX_TOOL_CALLS)))
+        return false;
+    if (fields.at[FIELD_TOP_LOGPROBS].integer)
+        return ask_wrong(x, "top_logprobs", "0, since only /v1/chat/completions gives log-probabilities,", tops);
+    return check_kept(x, root) && check_texts(x, root) && check_metadata(x, json_object_get(root, "metadata")) &&
+           check_include(x, json_object_get(root, "include")) &&
+           check_stream_options(x, json_object_get(root, "stream_options"));
+}
+
+// ---- the whole request -----------------------------------------------------------------------------------------------------------
 
 json_t *responses_translate(struct exchange *x, const json_t *root, const json_t *before, json_t **history)
 {
@@ -301,11 +404,12 @@ json_t *responses_translate(struct exchange *x, const json_t *root, const json_t
     json_t *out = json_object(), *messages = json_array();
     *history = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
     copy_fields(x, root, out);
-    bool ok = check_types(x, root);
+    bool ok = check_fields(x, root);
     if (json_is_string(instructions))
         json_array_append_new(messages, json_pack("{s:s, s:o}", "role", "system", "content", own(instructions)));
     ok = ok && take_input(x, json_object_get(root, "input"), *history) &&
-         take_tools(x, json_object_get(root, "tools"), out) && take_format(x, root, out);
+         take_tools(x, json_object_get(root, "tools"), out) &&
+         take_choice(x, json_object_get(root, "tool_choice"), out) && take_format(x, root, out);
     json_array_extend(messages, *history);
     json_object_set_new(out, "messages", messages);
     if (ok)

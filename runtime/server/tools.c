@@ -121,3 +121,58 @@ bool tools_check(const json_t *tools, enum tools_shape shape, enum reply_dialect
     json_decref(names);
     return good;
 }
+
+// ---- tool_choice -----------------------------------------------------------------------------------------------------------------
+
+static bool is_word(const json_t *value, const char *const *words)
+{
+    const char *text = json_string_value(value);
+    for (; text && *words; words++)
+        if (!strcmp(text, *words))
+            return true;
+    return false;
+}
+
+bool tools_choice_check(const json_t *choice, enum tools_shape shape, struct error *error)
+{
+    static const char *const words[] = {"none", "auto", "required", NULL},
+                             *const types[] = {"none", "auto", "any", NULL}, *const function[] = {"function", NULL},
+                             *const tool[] = {"tool", NULL};
+    static const char *const expected[] = {
+        [TOOLS_CHAT] = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": NAME}}",
+        [TOOLS_RESPONSES] = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": NAME}",
+        [TOOLS_MESSAGES] =
+            "{\"type\": \"none\"}, \"auto\" or \"any\" as the type, or {\"type\": \"tool\", \"name\": NAME}"};
+    const json_t *type = json_object_get(choice, "type"), *name = json_object_get(choice, "name"),
+                 *alone = json_object_get(choice, "disable_parallel_tool_use");
+    char shown[80];
+    if (shape == TOOLS_CHAT)
+        name = json_object_get(json_object_get(choice, "function"), "name");
+    const bool named = json_is_string(name) && (is_word(type, shape == TOOLS_MESSAGES ? tool : function) ||
+                                                (shape == TOOLS_CHAT && !input_given(type)));
+    if (!named && !(shape == TOOLS_MESSAGES ? is_word(type, types) : is_word(choice, words)))
+        return error_set(error, "tool_choice: %s is expected, found %s", expected[shape], input_show(choice, shown));
+    if (shape == TOOLS_MESSAGES && input_given(alone) && !json_is_boolean(alone))
+        return error_set(error, "tool_choice.disable_parallel_tool_use: true or false is expected, found %s",
+                         input_show(alone, shown));
+    return true;
+}
+
+bool tools_choice_offered(const json_t *tools, const char *name, struct error *error)
+{
+    char names[256] = "";
+    size_t at = 0, i, left = json_array_size(tools);
+    json_t *tool;
+    json_array_foreach((json_t *)(uintptr_t)tools, i, tool)
+    {
+        const char *one = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (!one || !strcmp(one, name))
+            return one != NULL;
+        if (at + strlen(one) + 8 > sizeof names)
+            continue;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", at ? ", " : "", one);
+        left--;
+    }
+    return error_set(error, "tool_choice: the name of one of the tools is expected, which are %s%s, found \"%.80s\"",
+                     names, left ? " and others" : "", name);
+}

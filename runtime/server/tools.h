@@ -17,4 +17,10 @@ enum tools_shape { TOOLS_CHAT, TOOLS_RESPONSES, TOOLS_MESSAGES };
 // (dialect), parameters need names that can be a marker's. false: error names the field and says what is expected.
 bool tools_check(const json_t *tools, enum tools_shape shape, enum reply_dialect dialect, struct error *error);
 
+// Whether `choice` is one in the dialect's shape; false: error says what is possible and what was found.
+bool tools_choice_check(const json_t *choice, enum tools_shape shape, struct error *error);
+
+// Whether a tool of this name is among `tools`, which passed tools_check in the shape of OpenAI's chat; false: error lists them.
+bool tools_choice_offered(const json_t *tools, const char *name, struct error *error);
+
 #endif
