@@ -54,8 +54,9 @@ void bench_print_text(const struct bench *b)
         printf("drafted       %8.2f tok/s  (%.2f to %.2f), drafted %lld, accepted %lld\n",
                bench_median(b->drafted_rate, n), bench_least(b->drafted_rate, n), bench_best(b->drafted_rate, n),
                (long long)b->drafted, (long long)b->accepted);
-    printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d tokens, %.1f times decode\n", prompt,
-           bench_least(b->prompt_rate, n), bench_best(b->prompt_rate, n), b->prompt, prompt / decode);
+    printf("prompt        %8.2f tok/s  (%.2f to %.2f), %d token%s, %.1f times decode\n", prompt,
+           bench_least(b->prompt_rate, n), bench_best(b->prompt_rate, n), b->prompt, plural(b->prompt),
+           prompt / decode);
     print_streams(b);
     printf("host          %8.2f us/round  (%.2f to %.2f), half of them below %.2f, nine of ten below %.2f; launch call "
            "%.2f us, device idle %.2f us/round\n",

@@ -58,6 +58,10 @@ static bool open_engine(struct bench_turns *b, const struct settings *s, int lon
     struct memory_plan plan;
     if (!memory_plan_make(&plan, &request, error))
         return false;
+    const int64_t pages = (need + model.window + plan.page) / plan.page + plan.run_pages;
+    if (options.pool_pages && pages > options.pool_pages) // those of kept states are none of it
+        return error_set(error, "--pool-pages %d: --turns %d takes %lld pages", options.pool_pages, longest,
+                         (long long)pages);
     options.cache_bytes = settings_given(s, FLAG_CACHE_GIB) ? (int64_t)(s->cache_gib * (1 << 30))
                                                             : turn_cache_bytes((int)need, plan.page, plan.kv_encoding);
     if (options.cache_bytes == 0)

@@ -10,6 +10,7 @@
 #include "runtime/server/server.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <malloc.h>
 #include <signal.h>
 #include <string.h>
@@ -91,13 +92,43 @@ static int serve_until_signal(struct server *server, sigset_t *set, struct error
     return 0;
 }
 
+// Names go into replies, lines of the log and the errors of clients.
+static bool check_name(const char *flag, const char *name, struct error *error)
+{
+    enum { NAME_BYTES = 200 };
+    bool plain = *name && strlen(name) <= NAME_BYTES;
+    for (const char *at = name; plain && *at; at++)
+        plain = (unsigned char)*at >= ' ' && *at != 127;
+    json_t *text = plain ? json_string(name) : NULL; // NULL, too, for what is no UTF-8
+    json_decref(text);
+    return text || error_set(error, "%s: a name of 1 to %d bytes of UTF-8 without control characters is expected", flag,
+                             NAME_BYTES);
+}
+
+// The name and its aliases, each once.
+static bool read_names(struct server_options *o, const struct settings *s, struct error *error)
+{
+    o->name = s->name ? s->name : model.name;
+    if (s->name && !check_name("--name", s->name, error))
+        return false;
+    for (int i = 0; i < s->alias.count; i++) {
+        const char *alias = s->alias.text[i];
+        bool known = !strcmp(alias, o->name);
+        for (int k = 0; k < o->alias_count; k++)
+            known = known || !strcmp(alias, o->alias[k]);
+        if (!check_name("--alias", alias, error))
+            return false;
+        if (!known)
+            o->alias[o->alias_count++] = alias;
+    }
+    return true;
+}
+
 static struct server_options read_options(const struct settings *s)
 {
-    struct server_options o = {
+    return (struct server_options){
         .host = s->host,
         .port = (int)s->port,
-        .name = s->name ? s->name : model.name,
-        .alias_count = s->alias.count,
         .max_tokens = (int)s->reply_tokens,
         .sampling = {.temperature = (float)s->temperature,
                      .top_k = (int)s->top_k,
@@ -109,8 +140,6 @@ static struct server_options read_options(const struct settings *s)
         .key_file = s->key_file,
         .no_log = s->quiet,
     };
-    memcpy(o.alias, s->alias.text, sizeof o.alias);
-    return o;
 }
 
 // Anyone who can reach the port can ask.
@@ -164,7 +193,7 @@ static void keep_little(void)
 static int serve_run(const struct settings *settings, struct error *error)
 {
     struct engine_options options = read_engine(settings);
-    const struct server_options server_options = read_options(settings);
+    struct server_options server_options = read_options(settings);
     struct engine *engine = NULL;
     struct server *server = NULL;
     struct fit fit;
@@ -174,8 +203,9 @@ static int serve_run(const struct settings *settings, struct error *error)
     keep_little();
     if (!wanted && settings_given(settings, FLAG_LANES))
         wanted = (int)settings->lanes;
-    if (server_open(&server, &server_options, error) && fit_lanes(&fit, &options, wanted, error) &&
-        engine_open(&engine, &options, error) && server_start(server, engine, error)) {
+    if (read_names(&server_options, settings, error) && server_open(&server, &server_options, error) &&
+        fit_lanes(&fit, &options, wanted, error) && engine_open(&engine, &options, error) &&
+        server_start(server, engine, error)) {
         if (!settings->quiet) {
             fit_print(&fit);
             warn_pool(engine, settings);

@@ -24,12 +24,13 @@ run() { "$binary" "$@" >"$out" 2>"$err" </dev/null; }
 
 # bad TEXT ARGUMENTS...: exit code 2, nothing on stdout, one line on stderr that holds TEXT.
 bad() {
-    local text=$1 code
+    local text=$1 code shown
     shift
+    shown=${*//[^[:print:]]/?}
     run "$@"
     code=$?
     [ $code = 2 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qF -- "$text" "$err"
-    ok $? "refused: $*"
+    ok $? "refused: ${shown:0:200}"
 }
 
 if [ ! -x "$binary" ]; then
@@ -89,7 +90,7 @@ bad "use --pool-pages $more " eval --quiet --pool-pages $((more - 1)) --tokens-f
 bad "use --pool-pages" run --quiet --raw -n 4 --pool-pages "$least" -f "$scratch/tars"
 bad "use --pool-pages" bench --quiet --pool-pages "$least" --prompt 512 --decode 8 --repeat 1
 bad "the pool has no room for both" bench --quiet --pool-pages 30 --prompt 16 --decode 64 --repeat 1 --beside 600
-"$binary" serve --port 0 --pool-pages "$least" --prompt-cache-gib 0 >"$out" 2>"$err" &
+"$binary" serve --port 0 --pool-pages "$least" --prompt-cache-gib 0 --name one --alias two --alias one --alias two >"$out" 2>"$err" &
 served=$!
 for _ in $(seq 300); do grep -q listening "$out" && break || sleep 0.1; done
 longest=$(sed -n "s/^--pool-pages $least: the longest request has \([0-9]*\) positions.*/\1/p" "$err")
@@ -101,6 +102,13 @@ kill $served && wait $served
 ok $? "serve says what its longest request is, where that is no whole context"
 grep -q "\"max_model_len\":$longest," <<<"$models"
 ok $? "and that is the context that clients see"
+[ "$(grep -o '"id":"[a-z]*"' <<<"$models" | tr -d '\n')" = '"id":"one""id":"two"' ]
+ok $? "each name of the model is listed once"
+for flag in --name --alias; do
+    for name in $'a\nb' $'a\tb' $'a\x7f' $'\xff' "$(printf 'a%.0s' {1..300})"; do
+        bad "$flag: a name of 1 to 200 bytes" serve --port 0 --host 192.0.2.1 $flag "$name"
+    done
+done
 bad "1 lane with" plan --pool-pages 1
 for name in --alias --name; do bad "$name: expected a text" serve --port 0 --host 192.0.2.1 $name ""; done
 for list in 1,2, ,1 1,,2 "1, ,2"; do bad "beside the comma" eval --quiet --tokens "$list"; done
@@ -421,6 +429,12 @@ bad "--turns: expected whole numbers" bench --turns 64,
 bad "--turns: expected whole numbers" bench --turns 12345678901234567890
 bad "--turns: at most 16" bench --turns "$(seq -s, 100 116)"
 bad "the context holds" bench --turns 100 --context 64
+bad "--pool-pages $least: --turns 600 takes" bench --turns 600 --turn-tokens 8 --decode 8 --repeat 1 --pool-pages "$least"
+pages=$(sed -n 's/.*takes \([0-9]*\) pages/\1/p' "$err")
+run bench --quiet --turns 600 --turn-tokens 8 --decode 8 --repeat 1 --pool-pages "${pages:-0}"
+ok $? "with as many pages it runs"
+run bench --quiet --prompt 1 --decode 4 --repeat 1 && grep -q " 1 token," "$out"
+ok $? "bench --prompt 1 has 1 token"
 bad "leaves 5 for the prompt" bench --turns 50 --decode 40
 bad "--turns: was given before" bench --turns 64 --turns 100
 bad "leave --accept out" bench --turns 64 --accept 0.5
