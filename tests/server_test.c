@@ -366,6 +366,10 @@ static void heads(void)
     RAW(POST "Host: t\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff1\r\n{}", 413,
         "a chunk of 2^64 bytes is 413");
     RAW(POST "Host: t\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400, "a chunked body is read");
+    RAW(POST "Host: t\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400,
+        "an encoding that is not known is 400");
+    RAW("POST /tokenize HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n", 413,
+        "a client that asks whether it may send too much is answered at once");
     RAW("GET /%68ealth HTTP/1.1\r\nHost: t\r\n\r\n", 404, "paths are not decoded");
     struct reply none = http_raw(port, "nonsense\r\n\r\n", 12);
     ok(none.closed && !none.raw.count, "nonsense is cut", none.raw.data);

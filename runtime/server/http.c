@@ -30,6 +30,7 @@ struct head {
     int lengths, encodings, hosts;
     long long length; // of the body; -1: not said
     bool bad_length;
+    bool waits; // for leave to send its body
 };
 
 static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const char *key, const char *value)
@@ -44,8 +45,11 @@ static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const c
         h->bad_length = h->bad_length || !end || *end || errno;
     } else if (!strcasecmp(key, "Transfer-Encoding")) {
         h->encodings++;
+        h->bad_length = h->bad_length || !value || strcasecmp(value, "chunked");
     } else if (!strcasecmp(key, "Host")) {
         h->hosts++;
+    } else if (!strcasecmp(key, "Expect")) {
+        h->waits = value && !strcasecmp(value, "100-continue");
     }
     return MHD_YES;
 }
@@ -80,8 +84,15 @@ static size_t body_most(const struct exchange *x)
     return x->route && x->route->tokens && least < BODY_MOST ? least : BODY_MOST;
 }
 
+static void refuse_long(struct exchange *x)
+{
+    exchange_error(x, 413, NULL, NULL, NULL, "the body has more than %zu bytes, which are the most that %s takes",
+                   body_most(x), x->route->path);
+}
+
 static bool check_length(struct exchange *x, const struct head *head)
 {
+    const bool too_long = head->length > 0 && (size_t)head->length > body_most(x);
     if (head->lengths > 1 || head->encodings > 1 || (head->lengths && head->encodings) || head->bad_length ||
         head->hosts > 1)
         exchange_error(x, 400, NULL, NULL, NULL,
@@ -89,11 +100,13 @@ static bool check_length(struct exchange *x, const struct head *head)
     else if (head->length > BODY_MOST)
         exchange_error(x, 413, NULL, NULL, NULL, "the body has %lld bytes, at most %d are taken", head->length,
                        BODY_MOST);
+    else if (head->waits && too_long)
+        refuse_long(x);
     else if (atomic_load(&x->server->body_bytes) > BODIES_MOST)
         exchange_error(x, 503, NULL, NULL, NULL, "too many requests are being read; try again later");
     else {
         // What is too much for this path alone is read and thrown away: many clients see no answer before they have sent all.
-        if (head->length > 0 && (size_t)head->length > body_most(x))
+        if (too_long)
             x->side->early = 413;
         return true;
     }
@@ -272,8 +285,7 @@ static enum MHD_Result dispatch(struct exchange *x, struct MHD_Connection *conne
     struct connection_side *side = x->side;
     side->complete = true;
     if (side->early == 413)
-        exchange_error(x, 413, NULL, NULL, NULL, "the body has more than %zu bytes, which are the most that %s takes",
-                       body_most(x), x->route->path);
+        refuse_long(x);
     else if (side->early)
         exchange_error(x, 503, NULL, NULL, NULL, "no memory for the body; try again later");
     else if (x->route->quick)
