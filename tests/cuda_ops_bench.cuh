@@ -364,6 +364,60 @@ static void bench_attend(struct attention_args *a, int rows, int context, int co
     bench(name, cuda_attention, a, rows, count);
 }
 
+// A prompt's rows at the end of a context, over bf16 caches of dim 256; and with choices of all positions, which have a kernel of their own.
+static void bench_dense_rows(int rows, int context, int heads, int kv_heads)
+{
+    rig_reset();
+    const int page = 64, pages = context / page;
+    struct attention_args a = {};
+    a.layout.encoding = a.layout.index_encoding = KV_BF16;
+    a.layout.kv_heads = kv_heads;
+    a.layout.dim = 256;
+    a.layout.key_bytes = 512 * kv_heads;
+    a.lanes.count = 1;
+    a.lanes.page = page;
+    a.lanes.page_bytes = page * 2 * a.layout.key_bytes;
+    a.lanes.pages = take<uint8_t>(a.lanes.page_bytes * pages);
+    for (int64_t i = 0; i < a.lanes.page_bytes * pages / 8; i++)
+        ((uint64_t *)a.lanes.pages)[i] = 0x3f003f003f003f00 + (rig_next() & 0x80ff80ff80ff80ff);
+    uint32_t *table = take<uint32_t>(pages);
+    for (int i = 0; i < pages; i++)
+        table[i] = (uint32_t)i;
+    a.lanes.table[0] = table;
+    a.lanes.lane[0] = take_lane(64, 8);
+    a.pass = bench_pass(rows, context - rows);
+    a.heads = heads;
+    a.ldq = a.ldg = a.ldy = heads * 256;
+    a.gate_stride = 256;
+    a.ratio = 4;
+    a.scale = 0.0625f;
+    a.q = take_floats((int64_t)rows * heads * 256, 1);
+    a.gate = take_floats((int64_t)rows * heads * 256, 1);
+    a.y = take<float>((int64_t)rows * heads * 256);
+    a.row_class = CLASS_PROMPT;
+    a.blocks = take<int32_t>(1);
+    int32_t *counts = take<int32_t>(rows);
+    for (int i = 0; i < rows; i++)
+        counts[i] = -1;
+    push_all();
+    const int launches = rows < 512 ? 4 : 1;
+    char name[64];
+    snprintf(name, sizeof name, "dense %d/%d at %d", heads, kv_heads, context);
+    bench(name, cuda_attention, &a, rows, launches);
+    a.counts = counts;
+    snprintf(name, sizeof name, "dense %d/%d at %d, a block a row", heads, kv_heads, context);
+    bench(name, cuda_attention, &a, rows, launches);
+}
+
+static void bench_dense(void)
+{
+    static const int heads[][2] = {{24, 4}, {16, 2}, {8, 2}}, rows[] = {2048, 512, 128, 63, 32};
+    for (const auto &h : heads)
+        for (int r : rows)
+            for (int context = 8192; context <= 32768; context *= 4)
+                bench_dense_rows(r, context, h[0], h[1]);
+}
+
 // rows rows at the end of a context.
 static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count)
 {
@@ -473,7 +527,7 @@ static void bench_long(void)
         }
 }
 
-// what: NULL, everything; "attention", "deltanet" or "long".
+// what: NULL, everything; "attention", "deltanet", "long" or "dense".
 static void bench_all(const char *what)
 {
     bench_warm(500000);
@@ -483,6 +537,8 @@ static void bench_all(const char *what)
         return;
     if (what && strcmp(what, "long") == 0)
         return bench_long();
+    if (what && strcmp(what, "dense") == 0)
+        return bench_dense();
     bench_attention();
     if (what)
         return;

@@ -6,8 +6,8 @@
 // alone, a part's positions go to warps in turn, and warps and parts are merged in ascending order, or in pairs where a row is
 // long (attention_long.cuh). So neither the page size, nor the order of pages, nor the rows that share the launch change a bit.
 
+#include "kernels/cuda/attention_dense.cuh"
 #include "kernels/cuda/attention_mma.cuh"
-#include "kernels/cuda/attention_rows.cuh"
 
 // ---- kv_append: a warp a (row, head of keys or of values, or index key) ------------------------------------------------------
 
@@ -197,6 +197,8 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
     const struct attention_args *a = &all;
     if (a->row_class != CLASS_DECODE) // kernels of the prompt class let the next one start before their own wait
         all.early = 0;
+    if (attention_dense_fits(a))
+        return attention_dense(stream, a, rows);
     if (attention_rows_fits(a))
         return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows) : attention_rows<128>(stream, a, rows);
     if (attention_mma_fits(a))

@@ -16,4 +16,14 @@ template <class ATTRIBUTE> static inline int card_attribute(ATTRIBUTE attribute)
     return value;
 }
 
+static inline int multiprocessors(void)
+{
+    static int count = 0;
+    if (count == 0) {
+        count = card_attribute(cudaDevAttrMultiProcessorCount);
+        count = count > 0 ? count : 1;
+    }
+    return count;
+}
+
 #endif

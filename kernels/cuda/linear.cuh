@@ -24,16 +24,6 @@ cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, i
 cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows);
 cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_args *args, int rows);
 
-static inline int multiprocessors(void)
-{
-    static int count = 0;
-    if (count == 0) {
-        count = card_attribute(cudaDevAttrMultiProcessorCount);
-        count = count > 0 ? count : 1;
-    }
-    return count;
-}
-
 // Dynamic shared memory that a block may have on this card.
 static inline int shared_most(void)
 {

@@ -24,18 +24,47 @@ DEVICE void mma_bf16(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 #endif
 }
 
-// Four 8x8 matrices of 16-bit numbers, transposed; lane i gives row i % 8 of matrix i / 8, in shared memory.
-DEVICE void mma_load_transposed(uint32_t *r, const uint16_t *row)
+// An address of shared memory as a number, which the compiler need not work out anew at each use.
+#if defined(CUDA_FIBERS)
+typedef uintptr_t mma_place;
+#else
+typedef uint32_t mma_place;
+#endif
+
+DEVICE mma_place mma_place_of(const void *shared)
 {
 #if defined(CUDA_FIBERS)
-    fake_load_transposed(r, row);
+    return (uintptr_t)shared;
 #else
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
+    return (uint32_t)__cvta_generic_to_shared(shared);
 #endif
+}
+
+// Four 8x8 matrices of 16-bit numbers, as they lie or transposed; lane i gives the place of row i % 8 of matrix i / 8.
+template <bool TRANSPOSED> DEVICE void mma_load(uint32_t *r, mma_place row)
+{
+#if defined(CUDA_FIBERS)
+    if (TRANSPOSED)
+        fake_load_transposed(r, (const uint16_t *)row);
+    else
+        fake_load_rows(r, (const uint16_t *)row);
+#else
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(row)
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(row)
+                     : "memory");
+#endif
+}
+
+DEVICE void mma_load_transposed(uint32_t *r, const uint16_t *row)
+{
+    mma_load<true>(r, mma_place_of(row));
 }
 
 // The bf16 nearest to x, ties to even, as bits; x is finite.

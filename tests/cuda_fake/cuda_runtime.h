@@ -5,8 +5,9 @@
 //
 // Invariant: a fiber runs until it waits for others; those that wait are resumed in ascending order of threads, or descending
 // with FAKE_ORDER=down, so a missing barrier shows as a difference between the two. With FAKE_ORDER=blocks a block of a cluster goes as
-// far as it can before the next one begins, which shows a missing barrier of clusters. Shared memory starts as NaN bits. Red control:
-// with FAKE_BARRIERS=lost the barriers of blocks hold nobody up.
+// far as it can before the next one begins, which shows a missing barrier of clusters; with FAKE_ORDER=warps so does a warp, which shows
+// a missing barrier of blocks where warps meet often. Shared memory starts as NaN bits. Red control: with FAKE_BARRIERS=lost the barriers
+// of blocks hold nobody up.
 
 #ifndef CUDA_FAKE_RUNTIME_H
 #define CUDA_FAKE_RUNTIME_H
@@ -65,7 +66,7 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w)
 typedef void *cudaStream_t;
 enum cudaError_t { cudaSuccess, cudaErrorInvalidValue, cudaErrorNotSupported };
 enum { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
-enum { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin };
+enum { cudaDevAttrComputeCapabilityMajor, cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMultiProcessorCount };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 enum { cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared };
 enum { cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension };
@@ -106,12 +107,14 @@ static inline cudaError_t cudaGetDevice(int *device)
     *device = 0;
     return cudaSuccess;
 }
-// FAKE_MAJOR=8: a card without clusters. FAKE_ROOM=99: one with so many KiB of shared memory a block.
+// FAKE_MAJOR=8: a card without clusters. FAKE_ROOM=99: one with so many KiB of shared memory a block. It has few multiprocessors, so that
+// few blocks fill it.
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int)
 {
     const char *major = getenv("FAKE_MAJOR"), *room = getenv("FAKE_ROOM");
-    *value =
-        attribute == cudaDevAttrComputeCapabilityMajor ? (major ? atoi(major) : 9) : (room ? atoi(room) : 227) * 1024;
+    *value = attribute == cudaDevAttrComputeCapabilityMajor ? (major ? atoi(major) : 9)
+             : attribute == cudaDevAttrMultiProcessorCount  ? 4
+                                                            : (room ? atoi(room) : 227) * 1024;
     return cudaSuccess;
 }
 static inline cudaError_t cudaFuncSetAttribute(const void *, int attribute, int bytes)
@@ -234,15 +237,15 @@ static inline unsigned fake_resume(struct fake_fiber *fiber, unsigned count, boo
     return left;
 }
 
-// Resumes the fibers of a block until they all wait for other blocks, or are done.
-static inline unsigned fake_resume_block(unsigned b, unsigned threads)
+// Resumes `count` fibers of block b from `first` on until they all wait for others, or are done.
+static inline unsigned fake_resume_alone(unsigned b, unsigned first, unsigned count)
 {
     unsigned before, after = 0, left;
     do {
         before = after;
-        left = fake_resume(&fake.fiber[b * threads], threads, false);
-        after = fake.cluster.turn + fake.block[b].meeting.turn + threads - left;
-        for (unsigned w = 0; w < threads / 32; w++)
+        left = fake_resume(&fake.fiber[b * fake.threads.x + first], count, false);
+        after = fake.cluster.turn + fake.block[b].meeting.turn + count - left;
+        for (unsigned w = first / 32; w < (first + count) / 32; w++)
             after += fake.block[b].warp[w].meeting.turn;
     } while (left > 0 && after != before);
     return left;
@@ -253,7 +256,8 @@ inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned
     const unsigned threads = fake.threads.x;
     const char *order = getenv("FAKE_ORDER"), *barriers = getenv("FAKE_BARRIERS");
     fake.lost = barriers && barriers[0] == 'l';
-    const bool down = order && order[0] == 'd', alone = order && order[0] == 'b';
+    const bool down = order && order[0] == 'd';
+    const unsigned alone = order && order[0] == 'b' ? threads : order && order[0] == 'w' ? 32 : 0;
     fake.cluster = {0, (int)(blocks * threads), 0};
     for (unsigned b = 0; b < blocks; b++) {
         struct fake_block *block = &fake.block[b];
@@ -277,8 +281,8 @@ inline void fake_run_cluster(unsigned blocks, unsigned bx, unsigned by, unsigned
     const unsigned all = blocks * threads;
     for (unsigned left = all, idle = 0; left > 0;) {
         left = alone ? 0 : fake_resume(fake.fiber, all, down);
-        for (unsigned b = 0; alone && b < blocks; b++)
-            left += fake_resume_block(b, threads);
+        for (unsigned t = 0; alone && t < all; t += alone)
+            left += fake_resume_alone(t / threads, t % threads, alone);
         if (++idle > 1000000)
             exit(printf("Bail out! threads wait for each other\n"));
     }
@@ -445,16 +449,27 @@ static inline void fake_mma(float *c, const uint32_t *a, uint32_t b0, uint32_t b
         }
     }
 }
+static inline const uint64_t *fake_matrix_rows(const uint16_t *row)
+{
+    if ((uintptr_t)row % 16)
+        exit(printf("Bail out! a matrix row is not aligned\n"));
+    return fake_exchange((uint64_t)row);
+}
 static inline void fake_load_transposed(uint32_t *r, const uint16_t *row)
 {
-    const uint64_t *rows = fake_exchange((uint64_t)row);
+    const uint64_t *rows = fake_matrix_rows(row);
     const int g = (int)fake.now->lane / 4, t = (int)fake.now->lane % 4;
     for (int m = 0; m < 4; m++) {
         const uint16_t *low = (const uint16_t *)rows[8 * m + 2 * t], *high = (const uint16_t *)rows[8 * m + 2 * t + 1];
-        if ((uintptr_t)low % 16 || (uintptr_t)high % 16)
-            exit(printf("Bail out! a matrix row is not aligned\n"));
         r[m] = low[g] | (uint32_t)high[g] << 16;
     }
+}
+static inline void fake_load_rows(uint32_t *r, const uint16_t *row)
+{
+    const uint64_t *rows = fake_matrix_rows(row);
+    const int g = (int)fake.now->lane / 4, t = (int)fake.now->lane % 4;
+    for (int m = 0; m < 4; m++)
+        memcpy(&r[m], (const uint16_t *)rows[8 * m + g] + 2 * t, 4);
 }
 static inline void fake_cluster_arrive()
 {
