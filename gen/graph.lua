@@ -2,7 +2,7 @@
 --
 -- Runs a family description once per program and gets static ops with shapes. The programs of a model:
 --   prompt        a chunk of prompt rows through the trunk, and through the head's cache (plain_prompt: without the head)
---   prompt_end    the same for a prompt's last token alone, in the decode class (plain_prompt_end: without the head)
+--   prompt_end    the same for a prompt's last ENDING tokens, in the decode class (plain_prompt_end: without the head)
 --   tail          logits of chosen rows of the last prompt chunk, and a draw for each
 --   round k       the head takes in what was accepted and drafts k tokens, then the trunk verifies a window of k + 1 rows
 --   plain_round   a window of one row, without a head
@@ -15,6 +15,10 @@ local fuse = require "fuse"
 local place = require "place"
 
 local graph = {}
+
+-- A prompt's last tokens that are decode rows: as many as the openings of replies have, of any family's template, so that a chat's
+-- prompt ends with one pass that few rows make short. By the prompt's length alone: equal ids have equal bits, however they are marked.
+local ENDING <const> = 7
 
 -- ---- what programs share ----------------------------------------------------------------------------------------------
 
@@ -232,7 +236,7 @@ function graph.build(family, c, census, sizes, options)
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
     local model = {
         family = family, config = c, has_head = head and true or false, programs = {}, store = new_store(census, c),
-        states = new_states(), caches = setmetatable({}, Caches), options = options, kept = {},
+        states = new_states(), caches = setmetatable({}, Caches), options = options, kept = {}, ending = ENDING,
     }
     local lanes, window = options.lanes, options.window
     local max_window = options.max_window
@@ -250,7 +254,7 @@ function graph.build(family, c, census, sizes, options)
             ops = ops, lanes = for_one and 1 or lanes }
     end
     -- The head reads a prompt's rows up to the last but one, and may be a cell behind.
-    local chunk, ending = { trunk = options.chunk, head = options.chunk }, { trunk = 1, head = 2 }
+    local chunk, ending = { trunk = options.chunk, head = options.chunk }, { trunk = ENDING, head = ENDING }
     local function prompts(prefix, with_head)
         program(prefix, "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
         program(prefix .. "_end", "decode", ending, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)

@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef ENGINE_TEST
+int cache_test_keep_ended; // red control: the state behind a prompt's ending is kept
+#endif
+
 uint32_t admission_need(const struct engine *e, int positions)
 {
     const int page = e->options.page, need = (positions + model.window + 1 + page - 1) / page;
@@ -250,7 +254,7 @@ static struct stream *oldest(struct engine *e, enum stream_phase phase)
     return found;
 }
 
-// A prompt without a reply is over when everything before its last token has been read.
+// A prompt without a reply is over when everything before its ending has been read.
 static void end_prompt(struct stream *s)
 {
     engine_wait(s->engine, NULL);
@@ -276,7 +280,7 @@ static struct stream *fill(struct engine *e)
     const int at = s->slot->lane->length, end = s->prompt_count;
     const int most = beside ? e->options.busy_chunk : e->options.solo_chunk;
     const double start = engine_seconds();
-    const bool last = at == end - 1;
+    const bool last = at >= stream_prompt_rows(s, end);
     if (last && s->prompt_only) {
         end_prompt(s);
         return NULL;
@@ -286,6 +290,10 @@ static struct stream *fill(struct engine *e)
         stream_fail(s, &cause);
         return NULL;
     }
+#ifdef ENGINE_TEST
+    if (last && cache_test_keep_ended && e->cache)
+        cache_keep_here(s, KEEP_END);
+#endif
     if (last)
         cache_end(s);
     if (last)

@@ -150,7 +150,7 @@ bool bench_graphs(struct bench *bench, struct error *error);
 void bench_graphs_text(const struct bench *bench);
 void bench_graphs_json(const struct bench *bench, json_t *root);
 
-// A round, and a prompt but its last token, which is a pass of another program (passes 0: the prompt has one token).
+// A round, and a prompt but its ending, which is a pass of another program (passes 0: the prompt is no longer).
 struct bench_part bench_round(const struct bench *bench);
 struct bench_part bench_prompt(const struct bench *bench);
 

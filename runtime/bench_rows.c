@@ -43,7 +43,8 @@ struct bench_part bench_round(const struct bench *b)
 
 struct bench_part bench_prompt(const struct bench *b)
 {
-    const int most = b->prompt_program->rows, read = b->prompt - 1, passes = (read + most - 1) / most;
+    const int most = b->prompt_program->rows, read = b->prompt > model.ending ? b->prompt - model.ending : 0;
+    const int passes = (read + most - 1) / most;
     return (struct bench_part){.program = b->prompt_program,
                                .seconds = b->prompt_seconds,
                                .passes = passes,
@@ -158,7 +159,7 @@ void bench_rows_text(const struct bench *b)
         return;
     print_ops("a round", &round);
     if (prompt.passes > 0)
-        print_ops("a prompt but its last token", &prompt);
+        print_ops("a prompt but its ending", &prompt);
 }
 
 // ---- JSON ---------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 //
 // The engine: one model, its lanes, and rounds over them. One thread at a time may call it.
 //
-// A stream is one reply being made: prompt rows first (prompt-class, in chunks; the last one is of the decode class), then rounds,
+// A stream is one reply being made: prompt rows first (prompt-class, in chunks; the last few are of the decode class), then rounds,
 // each of which yields one token or more. Drafts change how many tokens a round yields, never which; nor do other streams.
 //
 // Two ways to drive streams, which may be mixed:
@@ -170,7 +170,7 @@ const struct logprobs *stream_logprobs(const struct stream *stream, int i);
 // Ids that the stream holds (prompt, reply so far), in order; valid until the next call on the stream.
 const int32_t *stream_tokens(const struct stream *stream, int *count);
 
-// Goes back to the last kept state: the end of the prompt but one token, before any reply. Returns the number of tokens
+// Goes back to the last kept state: the prompt but for its ending, before any reply. Returns the number of tokens
 // that are left; the caller feeds the rest with stream_prompt. 0 (an empty stream) when nothing was kept.
 int stream_rewind(struct stream *stream);
 
@@ -203,7 +203,7 @@ struct request {
     // this one (beginnings of messages, the end of a shared system text). Copied. The cache adds the end and an interval.
     const int *marks;
     int mark_count;
-    bool prompt_only; // ends FINISHED, without a token, when the state before the prompt's last token is kept
+    bool prompt_only; // ends FINISHED, without a token, when the state before the prompt's ending is kept
     bool background;  // waits behind requests that are not, and its prompt is read after theirs
     struct stream_options options;
 };

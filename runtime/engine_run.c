@@ -9,6 +9,7 @@
 
 #ifdef ENGINE_TEST
 int engine_test_shared_table, engine_test_no_drain, engine_test_end_stays;
+int engine_test_end_class, engine_test_few_behind;
 #endif
 
 int engine_lane_count(int n)

@@ -137,6 +137,7 @@ struct stream {
     bool submitted;             // driven by engine_turn
     bool ignore_end;            // goes on after end tokens
     bool prompt_only, background;
+    int ending; // its prompt's last tokens that are no prompt rows
     struct cache_pass pass;
     int *marks; // [mark_count] ascending positions of the prompt at which a state is worth keeping
     int mark_count;
@@ -153,10 +154,17 @@ struct stream {
     int64_t stamp;
     int round_from, round_rows, row_first;
     int given_from, given; // reply tokens of the last stream_next or stream_take
-    // the kept state: the prompt but its last token, made by prompt-class rows
+    // the kept state: the prompt but its ending, made by prompt-class rows
     int kept_length; // in the slot's kept_run; 0: nothing is kept
     struct error cause;
 };
+
+// Where the prompt rows of a prompt of `count` tokens end: what follows is its ending, which decode rows read. By the length alone, so equal
+// ids have equal bits; no state is kept behind it, and none is gone on from that lies behind it.
+static inline int stream_prompt_rows(const struct stream *s, int count)
+{
+    return count > s->ending ? count - s->ending : 0;
+}
 
 static inline struct round_block *engine_block(const struct engine *engine)
 {
@@ -203,7 +211,7 @@ bool stream_attach(struct stream *stream, struct slot *slot, struct error *error
 // Gives lane and pages back, after the device has drained.
 void stream_detach(struct stream *stream);
 
-// Runs the next chunk of the ids up to position `end`, at most `most` rows; the last token is a chunk of its own. *rows: how
+// Runs the next chunk of the ids up to position `end`, at most `most` rows; the ending is a chunk of its own, and whole. *rows: how
 // many ran. wait: else the chunk may still run when this returns.
 bool stream_chunk(struct stream *stream, int end, int most, bool wait, int *rows, struct error *error);
 

@@ -56,6 +56,7 @@ struct model {
     uint64_t identity; // of the pack's entries; a pack of another build is refused
     int32_t vocabulary, width, layers, max_context;
     int32_t lanes, window, chunk, tail; // most lanes, rows of a window, prompt rows a pass, rows of a tail pass
+    int32_t ending;                     // a prompt's last tokens that are decode rows: so many, of a shorter one all
     int32_t page_ratio;                 // positions that one pooled row stands for
     bool has_head, has_weights;         // has_weights: false in a build from a config without tensors
     int64_t arena_bytes, run_bytes;
@@ -70,7 +71,7 @@ struct model {
     float temperature, top_p, min_p; // from generation_config.json
     int32_t top_k;
     const struct program *plain_prompt, *prompt;         // prompt: NULL without a head
-    const struct program *plain_prompt_end, *prompt_end; // the same for a prompt's last token
+    const struct program *plain_prompt_end, *prompt_end; // the same for a prompt's `ending` last tokens
     const struct program *tail_program, *plain_round;
     const struct program *saving_round;      // without drafts; its rows are saved for the head; NULL without a head
     const struct program *round[MAX_WINDOW]; // by drafts; NULL where there is none

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #ifdef ENGINE_TEST
-extern int engine_test_no_drain, engine_test_end_stays;
+extern int engine_test_no_drain, engine_test_end_stays, engine_test_end_class, engine_test_few_behind;
 #endif
 
 enum { FOLLOW_EVERY = 8 };
@@ -86,6 +86,7 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
     s->positions = engine_longest(e);
     if (options->positions > 0 && options->positions < s->positions)
         s->positions = options->positions;
+    s->ending = model.ending;
     s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
     s->follows = s->drafting;
     // Where drafts are known not to pay, one stream in a few still has the head follow it, to see whether that has changed.
@@ -326,7 +327,7 @@ static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(vo
     return true;
 }
 
-// Keeps the state for a rewind: everything but the last token of the prompt, made by prompt-class rows.
+// Keeps the state for a rewind: everything but the ending of the prompt, made by prompt-class rows.
 static void keep_state(struct stream *s)
 {
     const struct slot *slot = s->slot;
@@ -369,14 +370,18 @@ bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, str
     if (!engine_wait(e, error) || !alive(s, error))
         return false;
     struct lane *lane = s->slot->lane;
-    const bool ends = lane->length == end - 1;
-    const int at = lane->length, stop = cache_next_stop(s, at, at < end - 1 ? end - 1 : end);
+    const int at = lane->length, ending = stream_prompt_rows(s, end);
+    bool ends = at >= ending;
+    const int left = ends ? end - at : cache_next_stop(s, at, ending) - at;
+    *rows = ends || left < most ? left : most;
+    if (ends && !s->prompt)
+        keep_state(s); // of a stream that its caller drives
+#ifdef ENGINE_TEST
+    ends = ends && !engine_test_end_class;
+#endif
     const struct program *program = s->follows ? ends ? model.prompt_end : model.prompt
                                     : ends     ? model.plain_prompt_end
                                                : model.plain_prompt;
-    *rows = stop - at < most ? stop - at : most;
-    if (ends && !s->prompt)
-        keep_state(s); // of a stream that its caller drives
     cache_reached(s);
     s->first_drawn = false;
     lane->rows = *rows;
@@ -404,12 +409,20 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
         return false;
     double start = engine_seconds();
     int at = lane->length, end = at + count, ended = at;
-    bool again = s->first_drawn; // its last token was read as a prompt's end, which it no longer is
+    bool again = s->first_drawn; // its last tokens were read as a prompt's ending, which they no longer are
 #ifdef ENGINE_TEST
     again = again && !engine_test_end_stays;
 #endif
     if (again)
         at = stream_rewind(s);
+    bool few = at > stream_prompt_rows(s, end); // prompt rows have read what is the ending of so few tokens more
+#ifdef ENGINE_TEST
+    few = few && !engine_test_few_behind;
+#endif
+    if (few) {
+        reset_lane(s);
+        at = 0;
+    }
     int most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
     int logits_from = keep_logits > 0 ? end - keep_logits : end;
     memcpy((int32_t *)s->slot->tokens.host + ended, ids, (size_t)count * sizeof *ids);

@@ -72,7 +72,7 @@ static void converse(struct engine *cached, struct talk *seen, int *seen_count, 
             const int n = shared(&seen[i], t);
             most = n > most ? n : most;
         }
-        most = most < t->count - 1 ? most : t->count - 1;
+        most = most < t->count - model.ending ? most : t->count - model.ending;
         tally->requests++;
         tally->cached += resumed.cached;
         tally->prompt += t->count;
@@ -126,17 +126,18 @@ static void places(const struct engine_options *options, int from, int to, int s
     struct engine *cached = rig_open(*options);
     for (int at = from; cached && at <= to; at += step) {
         struct talk t = {.marks = {at}, .mark_count = 1};
-        say_more(&t, to + 4);
+        say_more(&t, to + model.ending + 3);
         serve(cached, &(struct ask){.talk = &t, .prompt_only = true});
         for (int i = at; i < t.count; i++) // others follow, from the very next token on
             t.ids[i] = (t.ids[i] + 1) % model.vocabulary;
-        for (int after = 1; after < 4; after += 2 + (at % 4 > 1)) {
+        for (int after = 1 + at % 4; after < model.ending + 3; after += 3) {
+            const int least = after < model.ending ? 0 : at; // of fewer tokens the ending reaches back behind it
             t.count = at + after;
             const struct ask ask = {.talk = &t, .reply = 3, .drafts = 2};
             const struct served fresh = serve(plain, &ask), resumed = serve(cached, &ask);
             wrong += !same_reply(&fresh, &resumed);
-            missed += resumed.cached < at;
-            if (!same_reply(&fresh, &resumed) || resumed.cached < at)
+            missed += resumed.cached < least || resumed.cached > t.count - model.ending;
+            if (!same_reply(&fresh, &resumed) || resumed.cached < least)
                 snprintf(detail, sizeof detail, "%d differ, %d missed; the last at %d: cached %lld", wrong, missed, at,
                          (long long)resumed.cached);
         }
@@ -176,11 +177,11 @@ static void small_budget(void)
             const struct ask ask = {.talk = &t[(i + round) % 4], .reply = 3, .drafts = 2};
             const struct served fresh = serve(plain, &ask), first = serve(e, &ask), second = serve(e, &ask);
             wrong += !same_reply(&fresh, &first) || !same_reply(&fresh, &second);
-            again += second.cached == t[(i + round) % 4].count - 1;
+            again += second.cached == t[(i + round) % 4].count - model.ending;
         }
     const struct cache_counters c = counted(e);
     ok(wrong == 0 && c.evicted > 0 && c.bytes <= bytes, "a small budget: states go, replies stay", "");
-    ok(again == 12, "the state that was kept last is found, one token short", "");
+    ok(again == 12, "the state that was kept last is found, but for the ending", "");
     engine_close(e);
     e = rig_open((struct engine_options){.cache_bytes = bytes / 3, .cache_interval = 400});
     serve(e, &(struct ask){.talk = &t[0], .reply = 1});
@@ -322,9 +323,9 @@ static int64_t hits_of(bool warmed, int64_t bytes, int64_t *cached)
             say_more(&t[i], 20);
             t[i].marks[0] = t[i].count;
             t[i].mark_count = 1;
-            say_more(&t[i], 3); // the opening of the reply, which the next turn spells in another way
+            say_more(&t[i], model.ending); // the opening of the reply, which the next turn spells in another way
             const struct served r = serve(e, &(struct ask){.talk = &t[i], .reply = 5});
-            t[i].count -= 3;
+            t[i].count -= model.ending;
             for (int k = 0; k < r.count; k++)
                 t[i].ids[t[i].count++] = r.id[k];
             if (warmed)

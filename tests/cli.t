@@ -367,7 +367,7 @@ good=$?
 if command -v gnuplot >/dev/null; then gnuplot "$out" 2>&1 | grep -q '</svg>' || good=1; fi
 ok $good "bench --gnuplot is a chart"
 per_op="bench --quiet --repeat 1 --prompt 40 --decode 4 --weights synthetic --no-drafts --per-op"
-run $per_op && [ "$(grep -cE '^(a round|a prompt but its last token), by group$' "$out")" = 2 ] && grep -qE '^  DeltaNet, Mamba +[0-9]+ ' "$out"
+run $per_op && [ "$(grep -cE '^(a round|a prompt but its ending), by group$' "$out")" = 2 ] && grep -qE '^  DeltaNet, Mamba +[0-9]+ ' "$out"
 ok $? "bench --per-op: groups of kernels"
 run $per_op --json && cp "$out" "$scratch/after" && json 'for _, part in ipairs{{j.round, j.kernels}, {j.prompt_read, j.prompt_kernels}} do
         local n, seconds = 0, 0

@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef ENGINE_TEST
+int cache_test_in_ending; // red control: prompts begin at states that lie in their ending
+#endif
+
 enum { LEAST_INTERVAL = 256, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
 
 // The memory of states at multiples of the interval is about that of the pages between them; more where that would leave much to
@@ -97,7 +101,11 @@ struct cache_state *cache_find(struct stream *s)
     if (!c || !s->prompt)
         return NULL;
     store_compare(&c->store, s->prompt, s->prompt_count, c->common);
-    struct cache_state *state = store_find(&c->store, c->common, s->prompt_count - 1);
+    int most = stream_prompt_rows(s, s->prompt_count);
+#ifdef ENGINE_TEST
+    most = cache_test_in_ending ? s->prompt_count - 1 : most;
+#endif
+    struct cache_state *state = store_find(&c->store, c->common, most);
     s->pass.entry = tier_choose(s, state ? state->length : 0);
     if (s->pass.entry)
         return NULL;
@@ -179,18 +187,29 @@ static void thin(struct plan *p, int gap)
     p->count = kept;
 }
 
+// Where a prompt that ends anywhere behind the mark before the last one can go on: before its ending. 0: there is no such mark.
+static int rewind_of(const struct stream *s)
+{
+    return s->mark_count > 1 && s->marks[s->mark_count - 2] >= model.ending
+               ? s->marks[s->mark_count - 2] - model.ending + 1
+               : 0;
+}
+
 static void plan_stops(struct stream *s, int from)
 {
     const struct cache *c = s->engine->cache;
-    const int end = s->prompt_count - 1, marks = s->mark_count;
+    const int end = stream_prompt_rows(s, s->prompt_count), marks = s->mark_count;
     struct plan p = {.from = from, .end = end, .room = marks + end / c->interval + CUTS + 2};
-    if (end <= from || end < LEAST_PROMPT)
+    if (end <= from || s->prompt_count <= LEAST_PROMPT)
         return;
     p.stops = malloc((size_t)p.room * sizeof *p.stops);
     if (!p.stops)
         return;
-    for (int i = 0; i < marks; i++)
-        add(&p, s->marks[i], i + 1 == marks ? KEEP_HISTORY : i + 2 == marks ? KEEP_REWIND : KEEP_MARK);
+    for (int i = 0; i + 2 < marks; i++)
+        add(&p, s->marks[i], KEEP_MARK);
+    add(&p, rewind_of(s), KEEP_REWIND);
+    if (marks > 0)
+        add(&p, s->marks[marks - 1], KEEP_HISTORY);
     for (int at = c->interval; at < end; at += c->interval)
         add(&p, at, KEEP_INTERVAL);
     add_cuts(&p, c);
@@ -213,14 +232,19 @@ void cache_resumed(struct stream *s, int length)
     c->cached_tokens += length;
 }
 
-// The place before the last message may have been kept by the pass before, as whatever it was then.
+// The place before the last message may have been kept by the pass before, as whatever it was then: as the end of a prompt that opens
+// the message, a little further on.
 static void note_rewind(const struct stream *s)
 {
     const struct cache *c = s->engine->cache;
-    const int at = s->mark_count > 1 ? s->marks[s->mark_count - 2] : 0;
-    for (struct cache_state *x = c->store.first; x && at > 0; x = x->next)
-        if (x->length == at && c->common[x->ids->slot] >= at)
-            x->rewind = true;
+    const int from = rewind_of(s), end = from + model.ending;
+    struct cache_state *found = NULL;
+    for (struct cache_state *x = c->store.first; x && from > 0; x = x->next)
+        if (x->length >= from && x->length < end && c->common[x->ids->slot] >= x->length &&
+            (!found || x->length < found->length))
+            found = x;
+    if (found)
+        found->rewind = true;
 }
 
 void cache_begin(struct stream *s, struct cache_state *state)

@@ -15,7 +15,8 @@
 
 enum { CLIENTS = 10, TICKS = 160, RED_ROUNDS = 10000, STOCK = 4, MARKS = 6, POOL_MOST = 512 };
 
-extern int engine_test_shared_table, engine_test_no_drain, engine_test_end_stays, cache_test_share_tail;
+extern int engine_test_shared_table, engine_test_no_drain, engine_test_end_stays, engine_test_end_class;
+extern int engine_test_few_behind, cache_test_share_tail, cache_test_in_ending, cache_test_keep_ended;
 
 struct client {
     struct stream *stream; // NULL: nobody
@@ -202,11 +203,11 @@ static void drive(struct episode *x, struct client *c)
     if (n > 0 && c->got < c->reply)
         return;
     check_head(x, c);
-    const int more = c->count + c->got + 2;
+    const int behind = c->count + c->got + 2, more = toy_below(3) ? behind : 1 + (int)toy_below((uint32_t)behind);
     if (c->turns-- > 0 && more + 4 < TOY_CONTEXT) {
         memcpy(c->ids, c->right, (size_t)(c->count + c->got) * sizeof c->ids[0]);
-        c->ids[more - 2] = 1;
-        c->ids[more - 1] = (int32_t)toy_below(TOY_VOCABULARY);
+        c->ids[behind - 2] = 1;
+        c->ids[behind - 1] = (int32_t)toy_below(TOY_VOCABULARY);
         if (toy_below(4) == 0)
             c->ids[toy_below((uint32_t)more)] ^= 1; // the history was edited
         c->count = more;
@@ -521,7 +522,11 @@ int main(int argc, char **argv)
     red("a window that is committed twice", &faults.commit_twice, NULL);
     red("a state that holds drafted rows", &faults.drafted_state, NULL);
     red("a page of a kept state that is written", NULL, &cache_test_share_tail);
-    red("a prompt that goes on behind a row of the decode class", NULL, &engine_test_end_stays);
+    red("a prompt that goes on behind rows of the decode class", NULL, &engine_test_end_stays);
+    red("a prompt's ending that prompt rows read", NULL, &engine_test_end_class);
+    red("an ending that begins before the state that its prompt goes on from", NULL, &engine_test_few_behind);
+    red("the same of a kept state", NULL, &cache_test_in_ending);
+    red("a state that is kept behind an ending", NULL, &cache_test_keep_ended);
     red("memory that is asked for after the start", &faults.asks, NULL);
     fflush(stdout);
     signal(SIGABRT, crashed);

@@ -69,10 +69,10 @@ static void save(struct exec *e, const struct bind *b)
 static void prompt_of(struct exec *e, const struct bind *b, bool head, int decode)
 {
     struct arena *a = arena_of(b);
-    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, decode ? 1 : TOY_CHUNK);
+    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, decode ? TOY_ENDING : TOY_CHUNK);
     trunk(e, b, 1, decode);
     if (head) {
-        rows(e, b, PASS_HEAD, ROWS_FILL, 0, decode ? 2 : TOY_CHUNK);
+        rows(e, b, PASS_HEAD, ROWS_FILL, 0, decode ? TOY_ENDING : TOY_CHUNK);
         gather(e, b, PASS_HEAD, PASS_TRUNK, offsetof(struct toy_state, streams), a->trunk, a->head);
         toy(e, b, TOY_FILL, PASS_HEAD, a->head, NULL);
         commit(e, b, PASS_HEAD, 1);
@@ -170,9 +170,9 @@ ROUND(5)
     }
 static const struct program toy_programs[] = {
     PROGRAM(plain_prompt, TOY_CHUNK),
-    PROGRAM(plain_prompt_end, 1),
+    PROGRAM(plain_prompt_end, TOY_ENDING),
     PROGRAM(prompt, TOY_CHUNK),
-    PROGRAM(prompt_end, 1),
+    PROGRAM(prompt_end, TOY_ENDING),
     PROGRAM(tail, TAIL),
     PROGRAM(plain_round, TOY_LANES),
     PROGRAM(saving_round, TOY_LANES),
@@ -203,6 +203,7 @@ const struct model model = {
     .window = TOY_WINDOW,
     .chunk = TOY_CHUNK,
     .tail = TAIL,
+    .ending = TOY_ENDING,
     .page_ratio = 4,
     .has_head = true,
     .has_weights = true,
