@@ -417,13 +417,13 @@ done
 sed 's/"prompt": 40/"prompt": 41/' "$scratch/after" >"$scratch/other"
 bad "prompts of 40 and 41 tokens" bench --before "$scratch/after" --after "$scratch/other"
 run bench --quiet --turns 64,100 --turn-tokens 8 --decode 6 --repeat 2 --json && json 'assert(#j.turns == 8 and j.turn_tokens == 8 and j.reply == 6)
-    local cached = {cold = 0, resumed = -12, again = 7, warm = -1}
+    local cached = {cold = 0, resumed = -18, again = 1, warm = -1}
     for _, t in ipairs(j.turns) do
         assert(t.cached_tokens == (t.case == "cold" and 0 or t.history + cached[t.case]) and t.cached_tokens + t.read_tokens == t.history + 8)
         assert(#t.first_token_seconds.all == 2 and t.first_token_seconds.least > 0 and (t.case == "cold" or t.restore_seconds.median > 0))
     end' <"$out"
 ok $? "bench --turns --json: what each case finds and reads"
-run bench --quiet --turns 64 --turn-tokens 8 --decode 6 --repeat 1 && [ "$(grep -cE '^ +64  (cold|resumed|again|warm) ' "$out")" = 4 ] && grep -q "pass before: 11 tokens" "$out"
+run bench --quiet --turns 64 --turn-tokens 8 --decode 6 --repeat 1 && [ "$(grep -cE '^ +64  (cold|resumed|again|warm) ' "$out")" = 4 ] && grep -q "pass before: 17 tokens" "$out"
 ok $? "bench --turns: a line a case"
 bad "--turns: expected whole numbers" bench --turns 64,
 bad "--turns: expected whole numbers" bench --turns 12345678901234567890
