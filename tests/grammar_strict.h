@@ -130,6 +130,7 @@ static const struct refusal strict_refusals[] = {
     {'X', OF_S("{\"const\":\"a\\n</parameter>\\nb\"}"), "cannot give the value"},
     {'X', OF_S("{\"type\":[\"string\",\"integer\"],\"minimum\":3}"), "\"minimum\" of a strict tool's parameter"},
     {'X', OF_S("{\"type\":[\"string\",\"array\"],\"items\":{}}"), "\"items\" of a strict tool's parameter"},
+    {'X', OF_S("{\"anyOf\":[]}"), "#/properties/s: anyOf must be a list of schemas"},
     {'X', "{\"f\":{\"anyOf\":[{}]}}", "\"anyOf\" at the top of a strict tool's parameters"},
     {'X', "{\"f\":{\"properties\":{\"a\":{}},\"oneOf\":[{}]}}", "\"oneOf\" at the top"},
     {'X', "{\"f\":{\"enum\":[{}]}}", "\"enum\" at the top"},

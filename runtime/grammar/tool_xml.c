@@ -134,7 +134,7 @@ static bool only_ways(const json_t *flat, const char *keyword)
         if (strcmp(key, keyword) && schema_word(key) != WORD_NOTE)
             return false;
     }
-    return json_array_size(json_object_get(flat, keyword)) > 0;
+    return true;
 }
 
 static int32_t ways(struct calls *c, struct schema_job *job, const json_t *flat, int depth, int32_t next)
@@ -142,6 +142,8 @@ static int32_t ways(struct calls *c, struct schema_job *job, const json_t *flat,
     const char *keyword = json_object_get(flat, "oneOf") ? "oneOf" : "anyOf";
     const json_t *list = json_object_get(flat, keyword);
     int32_t all = -1;
+    if (json_array_size(list) == 0)
+        return schema_fail(job, "%s must be a list of schemas", keyword);
     if (!only_ways(flat, keyword))
         return schema_fail(job, "of a strict tool's parameter that may be a text, %s stands alone", keyword);
     if (!strcmp(keyword, "oneOf") && !schema_all_apart(job, list))
