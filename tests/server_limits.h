@@ -102,18 +102,26 @@ static void tokens_of_long_texts(pid_t pid)
 // Replies that nobody reads hold little more than their own bytes, and those of many are refused; then all is given back.
 static void tokens_unread(pid_t pid)
 {
-    enum { CLIENTS = 11, MOST = 4 << 20, REPLY = 32 << 20, ROOM = 48 << 20 };
-    static const char head[] = "{\"return_token_strs\":true,\"prompt\":\"";
+    enum { CLIENTS = 8, MOST = 4 << 20, REPLY = 48 << 20, ROOM = 48 << 20 };
+    static const char head[] = "{ \"return_token_strs\":true,\"prompt\": \"", rare[] = "\xf4\x8f\xbf\xbd"; // no token's
+    _Static_assert((MOST - 2 - (sizeof head - 1)) % 4 == 0, "the last character is whole");
     char *body = malloc(MOST + 1);
     int fd[CLIENTS], refused_ones = 0, taken = 0;
+    if (getenv("BINARY")) { // a sanitizer's allocator keeps what it has, and its server is too slow for so many
+        ok(true, "replies that nobody reads # SKIP of another build", NULL);
+        free(body);
+        return;
+    }
     memcpy(body, head, sizeof head - 1);
     for (size_t i = sizeof head - 1; i < MOST; i++)
-        body[i] = "!x7?"[i % 4];
+        body[i] = rare[(i - (sizeof head - 1)) % 4];
     memcpy(body + MOST - 2, "\"}", 3);
     const long before = resident(pid);
     for (int i = 0; i < CLIENTS; i++) {
         fd[i] = http_connect(port);
         http_post(fd[i], "/tokenize", NULL, body);
+    }
+    for (int i = 0; i < CLIENTS; i++) {
         char first[16] = "";
         if (recv(fd[i], first, sizeof first - 1, MSG_PEEK) > 0) {
             taken += strstr(first, " 200") != NULL;
@@ -129,10 +137,7 @@ static void tokens_unread(pid_t pid)
              resident(pid));
     printf("# %s\n", detail);
     ok(taken + refused_ones == CLIENTS && refused_ones > 0, "replies that wait to be read are limited", detail);
-    if (getenv("BINARY"))
-        ok(true, "they hold their own bytes # SKIP of another build", NULL);
-    else
-        ok(resident(pid) <= before + taken * (long)REPLY + ROOM, "and hold little more than their bytes", detail);
+    ok(resident(pid) <= before + taken * (long)REPLY + ROOM, "and hold little more than their bytes", detail);
     struct reply r = http_get(port, "/health");
     ok(r.status == 200, "small replies go on", r.body.data);
     reply_free_all(&r);
@@ -142,7 +147,7 @@ static void tokens_unread(pid_t pid)
     while (resident(pid) > before + ROOM && http_now() < until)
         http_sleep(0.05);
     snprintf(detail, sizeof detail, "%ld bytes before, %ld after", before, resident(pid));
-    ok(getenv("BINARY") || resident(pid) <= before + ROOM, "and all is given back when their clients go", detail);
+    ok(resident(pid) <= before + ROOM, "and all is given back when their clients go", detail);
 }
 
 #endif
