@@ -53,6 +53,7 @@ void exchange_done(struct exchange *x)
     free(x->body);
     atomic_fetch_sub(&x->server->body_bytes, (int_fast64_t)x->side->counted);
     x->dialect = NULL;
+    x->conversation = NULL; // was a part of the state
     x->job = NULL;
     x->body = NULL;
     x->side->counted = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a client offers as tools, checked in the shape of its own dialect before it is translated, so that an error names what
+// What a client offers as tools and chooses of them, checked in the shape of its own dialect before it is translated, so that an error names what
 // the client wrote.
 
 #ifndef SERVER_TOOLS_H
