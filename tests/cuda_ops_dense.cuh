@@ -200,7 +200,7 @@ static void dense_check_bits(const struct dense_shape &s, const struct dense_kep
         int32_t page, chunk[DENSE_LANES], capacity;
         bool descend;
     } settings[] = {
-        {16, {0, 0}, 2000, false}, {64, {37, 20}, 0, true}, {12, {50, 50}, 100, true}, {256, {90, 9}, 400, false}};
+        {16, {0, 0}, 2000, false}, {64, {62, 20}, 0, true}, {12, {50, 50}, 100, true}, {256, {90, 9}, 400, false}};
     for (const auto &how : settings) {
         struct dense_rig t = dense_open(s, how.page, how.descend);
         dense_chunks(&t, s, how.chunk, how.capacity);

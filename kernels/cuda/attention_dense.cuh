@@ -68,6 +68,7 @@ DEVICE void dense_many_run(const struct attention_args *a, const struct dense_pa
     constexpr int EACH = DENSE_TILE / WARPS;
     const int64_t value_offset = dense_value_offset(a);
     const int32_t items = 2 * dense_tiles(run), behind = (int32_t)threadIdx.x / WARP / (WARPS / 2);
+    const int32_t least = sums->position[0] < sums->position[1] ? sums->position[0] : sums->position[1];
     float score[DENSE_KEYS][4] = {};
     uint64_t place = dense_find<DIM, F32, EACH>(a, pairs, &run, 0);
     int32_t to = 1, mine = 0;
@@ -89,11 +90,13 @@ DEVICE void dense_many_run(const struct attention_args *a, const struct dense_pa
         if (item % 2 == 0) {
             dense_scores<DIM>(slots + mine, q, score);
         } else {
-            uint32_t weight[DENSE_PARTS][DENSE_STEPS][4];
+            const int32_t first = item / 2 * DENSE_TILE;
             float keep[2];
-            if (dense_softmax(sums, score, item / 2 * DENSE_TILE, keep, weight))
+            if (__any_sync(WHOLE_WARP, first + DENSE_TILE > least + 1))
+                dense_mask<DENSE_KEYS>(sums, score, first);
+            if (dense_softmax(sums, score, keep))
                 dense_keep<DIM / 8>(out, keep);
-            dense_values<DIM, DIM>(slots + mine, weight, 0, out);
+            dense_values<DIM, DIM>(slots + mine, score, 0, out);
         }
         mine = mine + 1 < DENSE_SLOTS ? mine + 1 : 0;
     }
@@ -139,8 +142,8 @@ template <int DIM> static constexpr size_t dense_few_bytes(int stages)
 // A step has the values of its tile and the keys of the next one, in a stage. Scores of the next tile are made beside this one's softmax.
 template <int DIM, bool F32>
 DEVICE void dense_few_run(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
-                          struct dense_few_space<DIM> *s, struct dense_tile<DIM> *slots, int32_t stages,
-                          struct dense_sums *sums, float (*out)[4])
+                          const uint32_t (*q)[DIM / 16][4], float4 (*scores)[DENSE_KEYS][WARP],
+                          struct dense_tile<DIM> *slots, int32_t stages, struct dense_sums *sums, float (*out)[4])
 {
     constexpr int EACH = DENSE_TILE / DENSE_FEW, WIDTH = DIM / DENSE_FEW;
     const int64_t value_offset = dense_value_offset(a);
@@ -159,9 +162,10 @@ DEVICE void dense_few_run(const struct attention_args *a, const struct dense_pai
     __pipeline_commit();
     __pipeline_wait_prior(0);
     __syncthreads();
-    float score[4] = {};
-    dense_some_scores<DIM>(slots + 2 * (stages - 1), &s->q, warp, score);
-    s->score[0][warp][lane] = make_float4(score[0], score[1], score[2], score[3]);
+    float ahead[1][4] = {};
+    dense_some_scores<DIM>(slots + 2 * (stages - 1), q, warp, ahead[0]);
+    dense_mask<1>(sums, ahead, warp * 8);
+    scores[0][warp][lane] = make_float4(ahead[0][0], ahead[0][1], ahead[0][2], ahead[0][3]);
     if (stages == 1)
         __syncthreads();
     copy(0);
@@ -171,18 +175,21 @@ DEVICE void dense_few_run(const struct attention_args *a, const struct dense_pai
         __syncthreads();
         if (stages > 1 && t + 1 < tiles)
             copy(t + 1);
-        float c[DENSE_KEYS][4], keep[2], ahead[4] = {};
-        uint32_t weight[DENSE_PARTS][DENSE_STEPS][4];
+        float c[DENSE_KEYS][4], keep[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            ahead[0][i] = 0;
 #pragma unroll
         for (int n = 0; n < DENSE_KEYS; n++) {
-            const float4 x = s->score[t % 2][n][lane];
+            const float4 x = scores[t % 2][n][lane];
             c[n][0] = x.x, c[n][1] = x.y, c[n][2] = x.z, c[n][3] = x.w;
         }
-        dense_some_scores<DIM>(stage, &s->q, warp, ahead);
-        dense_softmax(sums, c, t * DENSE_TILE, keep, weight);
+        dense_some_scores<DIM>(stage, q, warp, ahead[0]);
+        dense_softmax(sums, c, keep);
         dense_keep<WIDTH / 8>(out, keep); // a factor of one changes nothing
-        dense_values<DIM, WIDTH>(stage + 1, weight, warp * WIDTH, out);
-        s->score[(t + 1) % 2][warp][lane] = make_float4(ahead[0], ahead[1], ahead[2], ahead[3]);
+        dense_values<DIM, WIDTH>(stage + 1, c, warp * WIDTH, out);
+        dense_mask<1>(sums, ahead, (t + 1) * DENSE_TILE + warp * 8);
+        scores[(t + 1) % 2][warp][lane] = make_float4(ahead[0][0], ahead[0][1], ahead[0][2], ahead[0][3]);
         if (stages == 1 && t + 1 < tiles) {
             __syncthreads();
             copy(t + 1);
@@ -207,9 +214,12 @@ __global__ void __launch_bounds__(DENSE_FEW *WARP, 1)
     struct dense_sums sums = dense_none();
     float out[WIDTH / 8][4] = {};
     dense_load_queries<DIM>(&a, &pairs, pairs.first, &s->q, warp, DENSE_FEW);
-    dense_runs<DENSE_PAIRS>(&a, &pairs, [&](const struct dense_run &run) { // which begins with a barrier
+    __syncthreads();
+    uint32_t q[DENSE_PARTS][DIM / 16][4];
+    dense_hold(&s->q, q);
+    dense_runs<DENSE_PAIRS>(&a, &pairs, [&](const struct dense_run &run) {
         dense_positions(&a, &pairs, &run, pairs.first, &sums);
-        dense_few_run<DIM, F32>(&a, &pairs, run, s, slots, stages, &sums, out);
+        dense_few_run<DIM, F32>(&a, &pairs, run, q, s->score, slots, stages, &sums, out);
     });
     dense_write<DIM, WIDTH>(&a, &pairs, pairs.first, warp * WIDTH, &sums, out);
 }
@@ -248,7 +258,7 @@ static cudaError_t dense_many_launch(cudaStream_t stream, const struct attention
 template <int DIM, bool F32>
 static cudaError_t dense_launch(cudaStream_t stream, const struct attention_args *a, int rows)
 {
-    enum { FEW_COST = 10, SOME_COST = 19, MANY_COST = 30, SOME = 4, MANY = 8 };
+    enum { FEW_COST = 9, SOME_COST = 18, MANY_COST = 30, SOME = 4, MANY = 8 };
     const int64_t few = dense_cost(a, rows, DENSE_PAIRS, FEW_COST),
                   some = dense_cost(a, rows, SOME * DENSE_PAIRS, SOME_COST),
                   many = dense_cost(a, rows, MANY * DENSE_PAIRS, MANY_COST);

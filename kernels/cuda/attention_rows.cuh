@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention of prompt rows over plain caches on the 16x8x16 products: a block a row and a kv head, a warp every fourth group of
-// sixteen positions, straight from memory to fragments.
+// Attention of prompt rows with choices (others: attention_dense.cuh) over plain caches on the 16x8x16 products: a block a row and a kv
+// head, a warp every fourth group of sixteen positions, straight from memory to fragments.
 //
 // A lane's sixteen bytes of a key are eight neighbouring dims, which serve two products in an order of dims that the queries
 // follow; those of four values are dims of eight columns, which pairs of positions are packed from. Queries and weights are two

@@ -116,6 +116,15 @@ DEVICE void dense_load_queries(const struct attention_args *a, const struct dens
         }
 }
 
+// A number that the compiler works with anew at each use, so that what follows from it takes no registers meanwhile.
+DEVICE int32_t dense_opaque(int32_t x)
+{
+#if !defined(CUDA_FIBERS)
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
 // ---- copies --------------------------------------------------------------------------------------------------------------------
 
 // Where the lane's key of the tile lies: lane l of warp w has row w * EACH + l % EACH; beyond the end: the last one.
@@ -134,7 +143,8 @@ template <int DIM, bool F32, int EACH>
 DEVICE void dense_copy(struct dense_tile<DIM> *to, uint64_t place, int64_t offset)
 {
     constexpr int PIECES = DIM / DENSE_PIECE;
-    const int32_t lane = threadIdx.x % WARP, first = (int32_t)threadIdx.x / WARP * EACH, piece = lane % PIECES;
+    const int32_t thread = dense_opaque((int32_t)threadIdx.x), lane = thread % WARP, first = thread / WARP * EACH,
+                  piece = lane % PIECES;
 #pragma unroll
     for (int n = 0; n < EACH * PIECES / WARP; n++) {
         const int32_t row = n * WARP / PIECES + lane / PIECES;
@@ -162,27 +172,37 @@ DEVICE void dense_scores(const struct dense_tile<DIM> *keys, const struct dense_
 #pragma unroll
         for (int i = 0; i < 4; i++)
             c[n][i] = 0;
+    constexpr int HALVES = DIM / 16 * 2; // of a step, each four products wide
+    uint32_t b[2][2][4];
+    auto load = [&](int i) {
+        const int k = i / 2, n = i % 2 * 2;
 #pragma unroll
-    for (int k = 0; k < DIM / 16; k++) {
-        uint32_t b[DENSE_KEYS / 2][4];
+        for (int j = 0; j < 2; j++)
+            mma_load<false>(b[i % 2][j],
+                            from + (uint32_t)((n + j) * 16 * 2 * DIM + k / 4 * 128) + (piece ^ (uint32_t)(k % 4 * 32)));
+    };
+    uint32_t word[DENSE_PARTS][4];
+    load(0);
 #pragma unroll
-        for (int n = 0; n < DENSE_KEYS / 2; n++)
-            mma_load<false>(b[n], from + (uint32_t)(n * 16 * 2 * DIM + k / 4 * 128) + (piece ^ (uint32_t)(k % 4 * 32)));
+    for (int i = 0; i < HALVES; i++) {
+        if (i + 1 < HALVES)
+            load(i + 1);
 #pragma unroll
         for (int p = 0; p < DENSE_PARTS; p++) {
-            const uint4 part = *reinterpret_cast<const uint4 *>(q->word[p][k][lane]);
-            const uint32_t word[4] = {part.x, part.y, part.z, part.w};
+            if (i % 2 == 0) {
+                const uint4 part = *reinterpret_cast<const uint4 *>(q->word[p][i / 2][lane]);
+                word[p][0] = part.x, word[p][1] = part.y, word[p][2] = part.z, word[p][3] = part.w;
+            }
 #pragma unroll
-            for (int n = 0; n < DENSE_KEYS; n++)
-                mma_bf16(c[n], word, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+            for (int n = 0; n < 4; n++)
+                mma_bf16(c[i % 2 * 4 + n], word[p], b[i % 2][n / 2][n % 2 * 2], b[i % 2][n / 2][n % 2 * 2 + 1]);
         }
     }
 }
 
-// Those of keys 8n .. 8n + 7 alone.
+// Those of keys 8n .. 8n + 7 alone, of queries that the lane holds.
 template <int DIM>
-DEVICE void dense_some_scores(const struct dense_tile<DIM> *keys, const struct dense_queries<DIM> *q, int32_t n,
-                              float *c)
+DEVICE void dense_some_scores(const struct dense_tile<DIM> *keys, const uint32_t (*q)[DIM / 16][4], int32_t n, float *c)
 {
     const int32_t lane = threadIdx.x % WARP;
     const mma_place from = mma_place_of(keys->row[n * 8 + lane % 8]);
@@ -194,12 +214,21 @@ DEVICE void dense_some_scores(const struct dense_tile<DIM> *keys, const struct d
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
-            for (int p = 0; p < DENSE_PARTS; p++) {
-                const uint4 part = *reinterpret_cast<const uint4 *>(q->word[p][k + i][lane]);
-                const uint32_t word[4] = {part.x, part.y, part.z, part.w};
-                mma_bf16(c, word, b[2 * i], b[2 * i + 1]);
-            }
+            for (int p = 0; p < DENSE_PARTS; p++)
+                mma_bf16(c, q[p][k + i], b[2 * i], b[2 * i + 1]);
     }
+}
+
+// Takes fragments of queries from shared memory.
+template <int DIM> DEVICE void dense_hold(const struct dense_queries<DIM> *s, uint32_t (*q)[DIM / 16][4])
+{
+#pragma unroll
+    for (int p = 0; p < DENSE_PARTS; p++)
+#pragma unroll
+        for (int k = 0; k < DIM / 16; k++) {
+            const uint4 word = *reinterpret_cast<const uint4 *>(s->word[p][k][threadIdx.x % WARP]);
+            q[p][k][0] = word.x, q[p][k][1] = word.y, q[p][k][2] = word.z, q[p][k][3] = word.w;
+        }
 }
 
 // 2 to the power of x.
@@ -221,22 +250,28 @@ DEVICE void dense_split(float x, float y, uint32_t *high, uint32_t *low)
     *low = mma_pair(__fadd_rn(x, -__uint_as_float(*high << 16)), __fadd_rn(y, -__uint_as_float(*high & 0xffff0000u)));
 }
 
-// Takes a tile's scores to weights, as fragments of products over its positions; `first` is its first position. Sums must be multiplied
-// by keep; returns whether that changes any of the warp's.
-DEVICE bool dense_softmax(struct dense_sums *sums, float (*c)[4], int32_t first, float *keep,
-                          uint32_t (*weight)[DENSE_STEPS][4])
+// Takes scores of COUNT groups of eight positions from `first` on out that lie behind their pairs' positions.
+template <int COUNT> DEVICE void dense_mask(const struct dense_sums *sums, float (*c)[4], int32_t first)
 {
     const int32_t at = first + (int32_t)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < COUNT; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[n][i] = at + n * 8 + i % 2 <= sums->position[i / 2] ? c[n][i] : -INFINITY;
+}
+
+// Takes a tile's scores to weights. Sums must be multiplied by keep; returns whether that changes any of the warp's.
+DEVICE bool dense_softmax(struct dense_sums *sums, float (*c)[4], float *keep)
+{
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = -INFINITY;
 #pragma unroll
         for (int n = 0; n < DENSE_KEYS; n++)
 #pragma unroll
-            for (int i = 2 * h; i < 2 * h + 2; i++) {
-                c[n][i] = at + n * 8 + i % 2 <= sums->position[h] ? c[n][i] : -INFINITY;
+            for (int i = 2 * h; i < 2 * h + 2; i++)
                 most = fmaxf(most, c[n][i]);
-            }
 #pragma unroll
         for (int step = 1; step < 4; step *= 2)
             most = fmaxf(most, __shfl_xor_sync(WHOLE_WARP, most, step));
@@ -246,10 +281,10 @@ DEVICE bool dense_softmax(struct dense_sums *sums, float (*c)[4], int32_t first,
         sums->top[h] = top;
 #pragma unroll
         for (int n = 0; n < DENSE_KEYS; n++) {
-            const float x = dense_exp2(__fadd_rn(c[n][2 * h], -base)),
-                        y = dense_exp2(__fadd_rn(c[n][2 * h + 1], -base));
-            sum[n] = __fadd_rn(x, y);
-            dense_split(x, y, &weight[0][n / 2][n % 2 * 2 + h], &weight[1][n / 2][n % 2 * 2 + h]);
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++)
+                c[n][i] = dense_exp2(__fadd_rn(c[n][i], -base));
+            sum[n] = __fadd_rn(c[n][2 * h], c[n][2 * h + 1]);
         }
 #pragma unroll
         for (int half = DENSE_KEYS / 2; half > 0; half /= 2)
@@ -271,30 +306,38 @@ template <int COLUMNS> DEVICE void dense_keep(float (*out)[4], const float *keep
             out[n][i] = f_mul(out[n][i], keep[i / 2]);
 }
 
-// Adds a tile's weighted values of WIDTH dims from `first` on, a multiple of WIDTH: out[n] of dims first + 8n .. first + 8n + 7.
+// Adds a tile's values of WIDTH dims from `first` on, a multiple of WIDTH, times weights c: out[n] of dims first + 8n .. first + 8n + 7.
 template <int DIM, int WIDTH>
-DEVICE void dense_values(const struct dense_tile<DIM> *values, const uint32_t (*weight)[DENSE_STEPS][4], int32_t first,
-                         float (*out)[4])
+DEVICE void dense_values(const struct dense_tile<DIM> *values, const float (*c)[4], int32_t first, float (*out)[4])
 {
-    constexpr int AT_ONCE = WIDTH < 64 ? WIDTH / 16 : 4;
+    constexpr int AT_ONCE = WIDTH < 32 ? 1 : 2, GROUPS = WIDTH / 16 / AT_ONCE, ALL = DENSE_STEPS * GROUPS;
     const int32_t lane = threadIdx.x % WARP;
     const mma_place from = mma_place_of(values->row[lane % 16] + first / 64 * 64);
     const uint32_t piece = (uint32_t)(first % 64 / DENSE_PIECE ^ lane / 16 ^ lane % 8) * 16;
+    uint32_t b[2][AT_ONCE][4], weight[DENSE_PARTS][4];
+    auto load = [&](int i) {
+        const int k = i / GROUPS, n = i % GROUPS * AT_ONCE;
 #pragma unroll
-    for (int k = 0; k < DENSE_STEPS; k++)
+        for (int j = 0; j < AT_ONCE; j++)
+            mma_load<true>(b[i % 2][j], from + (uint32_t)(k * 16 * 2 * DIM + (n + j) / 4 * 128) +
+                                            (piece ^ (uint32_t)((n + j) % 4 * 32)));
+    };
+    load(0);
 #pragma unroll
-        for (int n = 0; n < WIDTH / 16; n += AT_ONCE) {
-            uint32_t b[AT_ONCE][4];
+    for (int i = 0; i < ALL; i++) {
+        if (i + 1 < ALL)
+            load(i + 1);
+        const int k = i / GROUPS, n = i % GROUPS * AT_ONCE * 2;
+        if (i % GROUPS == 0)
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; i++)
-                mma_load<true>(b[i], from + (uint32_t)(k * 16 * 2 * DIM + (n + i) / 4 * 128) +
-                                         (piece ^ (uint32_t)((n + i) % 4 * 32)));
+            for (int w = 0; w < 4; w++)
+                dense_split(c[2 * k + w / 2][w % 2 * 2], c[2 * k + w / 2][w % 2 * 2 + 1], &weight[0][w], &weight[1][w]);
 #pragma unroll
-            for (int p = 0; p < DENSE_PARTS; p++)
+        for (int p = 0; p < DENSE_PARTS; p++)
 #pragma unroll
-                for (int i = 0; i < 2 * AT_ONCE; i++)
-                    mma_bf16(out[2 * n + i], weight[p][k], b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
-        }
+            for (int j = 0; j < 2 * AT_ONCE; j++)
+                mma_bf16(out[n + j], weight[p], b[i % 2][j / 2][j % 2 * 2], b[i % 2][j / 2][j % 2 * 2 + 1]);
+    }
 }
 
 // Writes the lane's outputs of WIDTH dims from `dim` on of the sixteen pairs from `first` on, through the gate.
