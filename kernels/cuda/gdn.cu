@@ -11,7 +11,8 @@
 #include "kernels/cuda/launch.cuh"
 
 enum {
-    GDN_FUSED_ROWS = 128, // passes of up to so many rows prepare their rows where they use them
+    GDN_FUSED_ROWS = 128,     // passes of up to so many rows prepare their rows where they use them,
+    GDN_FUSED_ROWS_LONG = 16, // or of so many where the others have the kernel for many rows
     GDN_CLUSTER = 8,
 };
 
@@ -268,8 +269,8 @@ static cudaError_t gdn_launch_per(cudaStream_t stream, const struct gdn_args *a,
 
 extern "C" cudaError_t cuda_gdn(cudaStream_t stream, const struct gdn_args *a, int rows)
 {
-    const int32_t share = a->nv / a->nk;
-    for (int32_t most = 64; rows <= GDN_FUSED_ROWS && clusters_available() && most >= STATE_COLUMNS; most /= 2) {
+    const int32_t share = a->nv / a->nk, fused = gdn_long_fits(a) ? GDN_FUSED_ROWS_LONG : GDN_FUSED_ROWS;
+    for (int32_t most = 64; rows <= fused && clusters_available() && most >= STATE_COLUMNS; most /= 2) {
         // The narrowest slices that a cluster of all blocks of a key head allows, but no narrower than 16 columns.
         const int32_t columns = gdn_columns(a, most), blocks = share * (int32_t)blocks_for(a->dv, columns);
         const int32_t next = gdn_columns(a, most / 2), finer = share * (int32_t)blocks_for(a->dv, next);

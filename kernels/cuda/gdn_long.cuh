@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gated DeltaNet over many rows: a block a (lane, key head, 16 columns of S), a thread one column of every value head of that key
-// head, so that a number of a key serves them all and few shuffles do.
+// head, so that a number of a key serves them all and few shuffles do. A scheduler has one warp, whose instructions must hide
+// each other's latency: a head's update of a row, its output and its product with the next row's key are one stretch of independent
+// chains, and while the threads add that product for one head, the others' stretches run.
 //
 // Invariant: the arithmetic of gdn_step() on a column, in its order; what a thread holds of a column is the same too. So rows
 // leave the same bits here and there.
@@ -17,8 +19,10 @@ enum {
     LONG_PER = LONG_DK / STATE_PARTS, // numbers of a column a thread
     LONG_COLUMNS = 16,                // of a block
     LONG_THREADS = LONG_COLUMNS * STATE_PARTS,
-    LONG_ROWS = 16, // staged at a time
-    LONG_SHARE = 4, // value heads of a key head at most
+    LONG_ROWS = 16,  // staged at a time
+    LONG_STAGES = 3, // one that is worked on, the next, and one on its way
+    LONG_GROUP = 4,  // rows whose outputs are added together
+    LONG_SHARE = 4,  // value heads of a key head at most
 };
 
 // Rows in shared memory.
@@ -28,10 +32,15 @@ template <int SHARE> struct long_stage {
     float2 scalars[LONG_ROWS][SHARE]; // decay, beta
 };
 
-// One row in registers.
+// A thread's numbers of a key or a query.
+struct long_numbers {
+    float4 at[LONG_PER / 4];
+};
+
+// What the next row needs of the heads: v, decay and beta, then, once the threads have added, delta.
 template <int SHARE> struct long_row {
-    float4 k[LONG_PER / 4], q[LONG_PER / 4];
-    float v[SHARE];
+    struct long_numbers k;
+    float v[SHARE], delta[SHARE];
     float2 scalars[SHARE];
 };
 
@@ -66,17 +75,21 @@ DEVICE void long_fetch(struct long_stage<SHARE> *s, const struct long_source *fr
     __pipeline_commit();
 }
 
+DEVICE struct long_numbers long_numbers_of(const float *row, int32_t part)
+{
+    const float4 *from = reinterpret_cast<const float4 *>(row) + part;
+    struct long_numbers x;
+#pragma unroll
+    for (int m = 0; m < LONG_PER / 4; m++)
+        x.at[m] = from[m * STATE_PARTS];
+    return x;
+}
+
 template <int SHARE>
 DEVICE void long_take(struct long_row<SHARE> *row, const struct long_stage<SHARE> *s, int32_t r, int32_t part,
                       int32_t column)
 {
-    const float4 *k = reinterpret_cast<const float4 *>(s->k[r]) + part,
-                 *q = reinterpret_cast<const float4 *>(s->q[r]) + part;
-#pragma unroll
-    for (int m = 0; m < LONG_PER / 4; m++) {
-        row->k[m] = k[m * STATE_PARTS];
-        row->q[m] = q[m * STATE_PARTS];
-    }
+    row->k = long_numbers_of(s->k[r], part);
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
         row->v[h] = s->v[r][h][column];
@@ -84,82 +97,149 @@ DEVICE void long_take(struct long_row<SHARE> *row, const struct long_stage<SHARE
     }
 }
 
-// One row: what gdn_step() does to each column; out: what the thread has of its columns' outputs.
-template <int SHARE> DEVICE void long_step(float (*s)[SHARE], const struct long_row<SHARE> *row, float *out)
+// delta of a head, from what the thread has of its product with the key.
+template <int SHARE> DEVICE void long_delta(struct long_row<SHARE> *row, int h, float read)
 {
-    float delta[SHARE];
+    row->delta[h] = f_mul(row->scalars[h].y, __fadd_rn(row->v[h], -warp_sum<STATE_PARTS>(read)));
+}
+
+// The decay of a row and the product with its key.
+template <int SHARE> DEVICE void long_read(float (*s)[LONG_PER], struct long_row<SHARE> *row)
+{
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
         float read = 0;
 #pragma unroll
         for (int m = 0; m < LONG_PER / 4; m++) {
-            const float key[4] = {row->k[m].x, row->k[m].y, row->k[m].z, row->k[m].w};
+            const float key[4] = {row->k.at[m].x, row->k.at[m].y, row->k.at[m].z, row->k.at[m].w};
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                s[4 * m + j][h] = f_mul(s[4 * m + j][h], row->scalars[h].x);
-                read = fmaf(s[4 * m + j][h], key[j], read);
+                s[h][4 * m + j] = f_mul(s[h][4 * m + j], row->scalars[h].x);
+                read = fmaf(s[h][4 * m + j], key[j], read);
             }
         }
-        delta[h] = f_mul(row->scalars[h].y, __fadd_rn(row->v[h], -warp_sum<STATE_PARTS>(read)));
+        long_delta<SHARE>(row, h, read);
     }
+}
+
+// The rest of a row: its update, what the thread has of its outputs, and, unless next is NULL, what long_read() does of the next one.
+template <int SHARE>
+DEVICE void long_write(float (*s)[LONG_PER], const struct long_row<SHARE> *row, const struct long_numbers *q,
+                       struct long_row<SHARE> *next, float *out)
+{
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
+        float read = 0;
         out[h] = 0;
 #pragma unroll
         for (int m = 0; m < LONG_PER / 4; m++) {
-            const float key[4] = {row->k[m].x, row->k[m].y, row->k[m].z, row->k[m].w};
-            const float query[4] = {row->q[m].x, row->q[m].y, row->q[m].z, row->q[m].w};
+            const float key[4] = {row->k.at[m].x, row->k.at[m].y, row->k.at[m].z, row->k.at[m].w};
+            const float query[4] = {q->at[m].x, q->at[m].y, q->at[m].z, q->at[m].w};
+            const float4 after = next ? next->k.at[m] : make_float4(0, 0, 0, 0);
+            const float then[4] = {after.x, after.y, after.z, after.w};
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                s[4 * m + j][h] = fmaf(key[j], delta[h], s[4 * m + j][h]);
-                out[h] = fmaf(s[4 * m + j][h], query[j], out[h]);
+                float *x = &s[h][4 * m + j];
+                *x = fmaf(key[j], row->delta[h], *x);
+                out[h] = fmaf(*x, query[j], out[h]);
+                if (next) {
+                    *x = f_mul(*x, next->scalars[h].x);
+                    read = fmaf(*x, then[j], read);
+                }
             }
         }
+        if (next)
+            long_delta<SHARE>(next, h, read);
     }
 }
 
-// The tree of state_sum_one(), then the store of a row's outputs, a head by each of the first threads that share the column.
-template <int SHARE> DEVICE void long_store(float *y, const float *out, int32_t part, int32_t dv, bool live)
+// The outputs of LONG_GROUP rows, by the tree of state_sum_one(): threads with part p get that of row p % LONG_GROUP, so that an exchange
+// halves what is left.
+template <int SHARE> DEVICE float long_outputs(const float (*out)[SHARE], int h, int32_t part)
 {
-    float mine = 0;
+    static_assert(LONG_GROUP == 4 && STATE_PARTS == 8, "the exchanges below");
+    const bool odd = part & 1, second = part & 2;
+    const float low =
+        __fadd_rn(odd ? out[1][h] : out[0][h], __shfl_xor_sync(WHOLE_WARP, odd ? out[0][h] : out[1][h], 1));
+    const float high =
+        __fadd_rn(odd ? out[3][h] : out[2][h], __shfl_xor_sync(WHOLE_WARP, odd ? out[2][h] : out[3][h], 1));
+    const float x = __fadd_rn(second ? high : low, __shfl_xor_sync(WHOLE_WARP, second ? low : high, 2));
+    return __fadd_rn(x, __shfl_xor_sync(WHOLE_WARP, x, 4));
+}
+
+// Stores n of LONG_GROUP rows' outputs. y: the column of the first row.
+template <int SHARE>
+DEVICE void long_store(float *y, int64_t ldy, int32_t dv, const float (*out)[SHARE], int32_t part, int32_t n)
+{
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
-        float x = out[h];
-#pragma unroll
-        for (int step = 1; step < STATE_PARTS; step *= 2)
-            x = __fadd_rn(x, __shfl_xor_sync(WHOLE_WARP, x, step));
-        mine = part == h ? x : mine;
+        const float x = long_outputs<SHARE>(out, h, part);
+        if (part < n)
+            y[part * ldy + (int64_t)h * dv] = x;
     }
-    if (live && part < SHARE)
-        y[(int64_t)part * dv] = mine;
 }
 
-// The rows, a stage after the other; the next row is taken, and the sums of the row before are finished, while one is worked on.
+// The rows, in groups; of the last group, which has no row behind it, one after the other.
 template <int SHARE>
-DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source *from, float (*s)[SHARE], int32_t rows,
-                      float *y, int64_t ldy, int32_t dv)
+DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source *from, float (*s)[LONG_PER],
+                      int32_t rows, float *y, int64_t ldy, int32_t dv)
 {
     const int32_t part = threadIdx.x % STATE_PARTS, column = (int32_t)threadIdx.x / STATE_PARTS;
     struct long_row<SHARE> row, next;
-    float out[SHARE] = {};
-    long_fetch<SHARE>(&stages[0], from, 0, rows < LONG_ROWS ? rows : LONG_ROWS, dv);
-    for (int32_t first = 0, which = 0; first < rows; first += LONG_ROWS, which ^= 1) {
-        const int32_t left = rows - first, n = left < LONG_ROWS ? left : LONG_ROWS, after = left - n;
-        __pipeline_wait_prior(0);
-        __syncthreads(); // the stage is there, and all are done with the other
-        if (after > 0)
-            long_fetch<SHARE>(&stages[which ^ 1], from, first + n, after < LONG_ROWS ? after : LONG_ROWS, dv);
-        const struct long_stage<SHARE> *stage = &stages[which];
-        long_take<SHARE>(&next, stage, 0, part, column);
-#pragma unroll 2
-        for (int32_t t = 0; t < n; t++) {
+    struct long_numbers q;
+    float out[LONG_GROUP][SHARE];
+    const struct long_stage<SHARE> *stage = stages;
+    auto fetch = [&](int32_t first) {
+        const int32_t left = rows - first;
+        if (left > 0)
+            long_fetch<SHARE>(&stages[first / LONG_ROWS % LONG_STAGES], from, first,
+                              left < LONG_ROWS ? left : LONG_ROWS, dv);
+    };
+    fetch(0);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    fetch(LONG_ROWS);
+    long_take<SHARE>(&row, stage, 0, part, column);
+    long_read<SHARE>(s, &row);
+    int32_t first = 0;
+    for (; first + LONG_GROUP < rows; first += LONG_GROUP) {
+        const int32_t in = first % LONG_ROWS;
+        const struct long_stage<SHARE> *after = stage;
+        if (in == LONG_ROWS - LONG_GROUP) { // the next stage is there, and all are done with the one before this
+            __pipeline_wait_prior(0);
+            __syncthreads();
+            fetch(first + LONG_GROUP + LONG_ROWS);
+            after = &stages[(first + LONG_GROUP) / LONG_ROWS % LONG_STAGES];
+        }
+#pragma unroll
+        for (int t = 0; t < LONG_GROUP; t++) {
+            q = long_numbers_of(stage->q[in + t], part);
+            if (t < LONG_GROUP - 1)
+                long_take<SHARE>(&next, stage, in + t + 1, part, column);
+            else
+                long_take<SHARE>(&next, after, (in + t + 1) % LONG_ROWS, part, column);
+            long_write<SHARE>(s, &row, &q, &next, out[t]);
             row = next;
-            long_take<SHARE>(&next, stage, (t + 1) % LONG_ROWS, part, column);
-            long_store<SHARE>(y + (int64_t)(first + t - 1) * ldy, out, part, dv, first + t > 0);
-            long_step<SHARE>(s, &row, out);
+        }
+        long_store<SHARE>(y + (int64_t)first * ldy, ldy, dv, out, part, LONG_GROUP);
+        stage = after;
+    }
+    const int32_t left = rows - first;
+#pragma unroll
+    for (int t = 0; t < LONG_GROUP; t++) {
+#pragma unroll
+        for (int h = 0; h < SHARE; h++)
+            out[t][h] = 0;
+        if (t < left) {
+            q = long_numbers_of(stage->q[first % LONG_ROWS + t], part);
+            long_write<SHARE>(s, &row, &q, NULL, out[t]);
+        }
+        if (t + 1 < left) {
+            long_take<SHARE>(&row, stage, first % LONG_ROWS + t + 1, part, column);
+            long_read<SHARE>(s, &row);
         }
     }
-    long_store<SHARE>(y + (int64_t)(rows - 1) * ldy, out, part, dv, true);
+    long_store<SHARE>(y + (int64_t)first * ldy, ldy, dv, out, part, left);
 }
 
 template <int SHARE>
@@ -179,12 +259,12 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
     const int64_t keys = (int64_t)a.nk * a.dk, values = (int64_t)a.nv * a.dv, top = a.pass->lane_first[l];
     const int32_t rows = a.pass->lane_rows[l], fold = lane->fold;
     float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)key * SHARE * a.dk * a.dv + first + column;
-    float s[LONG_PER][SHARE], out[SHARE];
+    float s[SHARE][LONG_PER], out[SHARE];
 #pragma unroll
     for (int h = 0; h < SHARE; h++)
 #pragma unroll
         for (int n = 0; n < LONG_PER; n++)
-            s[n][h] = home[((int64_t)h * a.dk + state_element(n, part)) * a.dv];
+            s[h][n] = home[((int64_t)h * a.dk + state_element(n, part)) * a.dv];
     if (fold) { // rows of the last window, at most as many as a stage holds
         const float *saved = gdn_saved(&a, lane->run);
         const struct long_source from = {saved + (int64_t)key * a.dk,
@@ -201,7 +281,8 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
             __pipeline_wait_prior(0);
             __syncthreads();
             long_take<SHARE>(&row, &stages[0], 0, part, column);
-            long_step<SHARE>(s, &row, out);
+            long_read<SHARE>(s, &row);
+            long_write<SHARE>(s, &row, &row.k, NULL, out);
         }
         __syncthreads();
     }
@@ -219,7 +300,7 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
     for (int h = 0; h < SHARE; h++)
 #pragma unroll
         for (int n = 0; n < LONG_PER; n++)
-            home[((int64_t)h * a.dk + state_element(n, part)) * a.dv] = s[n][h];
+            home[((int64_t)h * a.dk + state_element(n, part)) * a.dv] = s[h][n];
 }
 
 // Whether shapes and places are what the kernel is made for.
@@ -234,7 +315,8 @@ static inline bool gdn_long_fits(const struct gdn_args *a)
 template <int SHARE> static cudaError_t gdn_long_launch(cudaStream_t stream, const struct gdn_args *a)
 {
     const dim3 grid((unsigned)(a->nk * (a->dv / LONG_COLUMNS)), (unsigned)a->lanes.count);
-    return launch(stream, grid, LONG_THREADS, 2 * sizeof(struct long_stage<SHARE>), gdn_long_kernel<SHARE>, *a);
+    return launch(stream, grid, LONG_THREADS, LONG_STAGES * sizeof(struct long_stage<SHARE>), gdn_long_kernel<SHARE>,
+                  *a);
 }
 
 // The scan of prepared rows.
