@@ -62,7 +62,7 @@ OTHER    := $(if $(filter cuda,$(TARGET)),%_cpu.c graphs/kernels.c,%_cuda.c)
 RUNTIME  := $(filter-out $(wildcard runtime/packer*.c) $(OTHER),$(wildcard runtime/*.c runtime/*/*.c graphs/*.c))
 PACKER   := $(wildcard runtime/packer*.c) runtime/pack.c
 CPU_OBJECTS := $(foreach isa,$(ISAS),$(KERNELS:%.c=$(B)/common/$(isa)/%.o)) $(ONCE:%.c=$(B)/common/%.o)
-CUDA_OBJECTS := $(patsubst %.cu,$(B)/common/%.o,$(wildcard kernels/cuda/*.cu)) $(ONCE:%.c=$(B)/common/%.o)
+CUDA_OBJECTS := $(patsubst %.cu,$(B)/common/%.o,$(filter-out %/fixed.cu,$(wildcard kernels/cuda/*.cu))) $(ONCE:%.c=$(B)/common/%.o)
 KERNEL_OBJECTS := $(if $(filter cuda,$(TARGET)),$(CUDA_OBJECTS),$(CPU_OBJECTS))
 RUNTIME_OBJECTS := $(RUNTIME:%.c=$(B)/common/%.o)
 PACKER_OBJECTS  := $(PACKER:%.c=$(B)/common/%.o) $(ONCE:%.c=$(B)/common/%.o)

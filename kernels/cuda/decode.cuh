@@ -30,7 +30,7 @@ struct lane_weights {
 };
 
 // Bytes of a block of codes of one panel.
-__host__ __device__ __forceinline__ int code_block_bytes(int encoding, int bits)
+__host__ __device__ __forceinline__ constexpr int code_block_bytes(int encoding, int bits)
 {
     switch (encoding) {
     case ENC_F32:
@@ -49,7 +49,7 @@ __host__ __device__ __forceinline__ int code_block_bytes(int encoding, int bits)
 }
 
 // Bytes of the scales of one panel.
-__host__ __device__ __forceinline__ int scale_panel_bytes(const struct weight *w)
+__host__ __device__ __forceinline__ constexpr int scale_panel_bytes(const struct weight *w)
 {
     int blocks = (w->k + 31) / 32;
     switch (w->encoding) {

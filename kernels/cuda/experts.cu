@@ -1,293 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// experts_up_args and experts_down_args, decode class: a unit of work is an expert that some row chose, some of its pairs of
-// panels, and all rows that chose it, so that its weights are read once.
+// experts_up_args and experts_down_args: which kernel a launch takes. The decode class: experts_decode.cuh.
 //
-// There is no grouping beforehand: every block lists the experts from the ids, each at its first (row, slot), and takes
-// a run of neighbouring units. One warp puts weights, sixteen multiply, and three more add their sums and store, while
-// they are at the next unit.
-// Invariant: a (row, slot) is a column of the products of its own; nothing of it depends on the other columns.
+// Invariant: a kernel for the launch's shape is taken where there is one, and computes the same.
 
-#include "kernels/cuda/experts_chosen.cuh"
-#include "kernels/cuda/linear.cuh"
-
-enum {
-    EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
-    ADDERS = 3,           // warps that add
-    SUM_SETS = 2,         // of a unit's sums: those that are added, and those that are made
-};
-
-// For each set of sums: its warps' sums are there; they have been added.
-struct sum_barriers {
-    uint64_t made[SUM_SETS], added[SUM_SETS];
-};
-static_assert(THREADS + 32 * ADDERS == BLOCK_THREADS, "a block's warps");
-static_assert(sizeof(ring_barriers) + sizeof(sum_barriers) <= ROOM_FIXED, "a block's barriers");
-
-struct experts_plan {
-    room_plan room;
-    int32_t splits, groups, pairs; // warps of a pair; units of an expert; pairs of a unit
-    stage_source gate, up;         // or down
-};
-
-// A unit: an expert, the first of its pairs, and the part of the list that chose it.
-struct experts_unit {
-    int32_t expert, first, from, count;
-};
-
-// The first of the units of block `block` of `blocks`: neighbours, which are mostly about the same rows of x.
-__device__ __forceinline__ int experts_begin(const experts_plan &plan, const experts_chosen &c, unsigned block)
-{
-    return share_begin(c.count * plan.groups, (int)block, (int)gridDim.x);
-}
-
-// The kernel before this one: what it wrote may be read, and what it reads be written, once it has ended.
-struct kernel_before {
-    bool ended;
-    __device__ __forceinline__ void end(void)
-    {
-        if (!ended) {
-            pdl_wait();
-            pdl_trigger();
-        }
-        ended = true;
-    }
-};
-
-// A block's tiles one after the other: at(unit, first, rows) of each unit, and of each part of an expert's list that a
-// tile holds.
-template <class AT>
-__device__ __forceinline__ void experts_tiles(const experts_plan &plan, const experts_chosen &c, const AT &at)
-{
-    const int most = 1 << plan.room.shift, begin = experts_begin(plan, c, blockIdx.x);
-    int left = experts_begin(plan, c, blockIdx.x + 1) - begin, which = begin / plan.groups,
-        first = (begin - which * plan.groups) * plan.pairs;
-    for (; left > 0; which++, first = 0) {
-        const int from = c.offset[which], count = c.offset[which + 1] - from, expert = c.ids[c.first[which]];
-        for (; left > 0 && first < plan.groups * plan.pairs; first += plan.pairs, left--)
-            for (int row = 0; row < count; row += most)
-                at(experts_unit{expert, first, from, count}, row, count - row < most ? count - row : most);
-    }
-}
-
-// The warp that puts. An expert that more rows chose than a tile holds comes once for each tile.
-__device__ __forceinline__ void experts_put(const experts_plan &plan, const experts_chosen &c, bool gated,
-                                            weight_ring *ring)
-{
-    int put = 0;
-    experts_tiles(plan, c, [&](const experts_unit &u, int, int) {
-        for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
-            const stage_source &s = matrix ? plan.up : plan.gate;
-            ring_put(ring, s, u.expert, 2 * u.first, 2 * plan.pairs, 0, s.blocks, &put, threadIdx.x & 31);
-        }
-    });
-}
-
-// The takers: gate first, then up. x: rows of k numbers, of which (row, slot) i is number i / divisor.
-template <class CODE>
-__device__ __forceinline__ void experts_take(const experts_plan &plan, const experts_chosen &c,
-                                             const struct weight *gate, const struct weight *up, const float *x,
-                                             int64_t ldx, int divisor, sum_barriers *barriers, unsigned char *memory)
-{
-    const int warp = threadIdx.x >> 5, wide = 32 << plan.room.shift, matrices = gate ? 2 : 1;
-    int turn = 0, held = -1; // held: the (row, slot) that the window begins with
-    share s = share_open(plan.room, plan.splits, memory);
-    s.from = 0;
-    s.to = plan.up.blocks;
-    experts_tiles(plan, c, [&](const experts_unit &u, int first, int rows) {
-        const int set = turn % SUM_SETS;
-        if (turn >= SUM_SETS)
-            stage_wait(barriers->added + set, (turn / SUM_SETS & 1) ^ 1);
-        s.expert = u.expert;
-        s.pair = u.first + s.own;
-        s.tile = {x, ldx, c.list + u.from, divisor, first, rows, up->k, plan.room.aligned, false, NULL, 0};
-        if (held != u.from + first && c.pairs != divisor) // else all of it is about the same row of x
-            s.x.from = s.x.to = 0;
-        held = u.from + first;
-        for (int matrix = 2 - matrices; matrix < 2; matrix++) {
-            const stage_source &source = matrix ? plan.up : plan.gate;
-            s.w = matrix ? up : gate;
-            s.sums = room_sums(plan.room, memory, matrices * set + matrix + matrices - 2) + warp * wide;
-            s.step = source.step;
-            s.scale_at = source.scale_at;
-            s.shift = source.shift;
-            share_run<CODE, false>::run(&s);
-        }
-        __syncwarp();
-        if (s.lane == 0)
-            stage_arrive(barriers->made + set);
-        turn++;
-    });
-}
-
-// A lane's outputs of a unit: of(pair of the unit, place in a warp's sums, row of the tile, output of the unit).
-template <class OF> __device__ __forceinline__ void each_output(const experts_plan &plan, int rows, const OF &of)
-{
-    for (int o = threadIdx.x - THREADS; o < plan.pairs * 32; o += 32 * ADDERS)
-        for (int r = 0; r < rows; r++)
-            of(o >> 5, ((o & 31) << plan.room.shift) + r, r, o);
-}
-
-// The warps that add: finish(unit, factors(expert), sums of gate, sums of up, rows, list of (row, slot)s) adds the
-// takers' sums and stores.
-template <class FACTORS, class FINISH>
-__device__ __forceinline__ void experts_add(const experts_plan &plan, const experts_chosen &c, int matrices,
-                                            sum_barriers *barriers, unsigned char *memory, const FACTORS &factors,
-                                            const FINISH &finish)
-{
-    int turn = 0;
-    experts_tiles(plan, c, [&](const experts_unit &u, int first, int rows) {
-        const int set = turn % SUM_SETS;
-        const float2 f = factors(u.expert);
-        stage_wait(barriers->made + set, turn / SUM_SETS & 1);
-        finish(u, f, room_sums(plan.room, memory, matrices * set),
-               room_sums(plan.room, memory, matrices * set + matrices - 1), rows, c.list + u.from + first);
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0)
-            stage_arrive(barriers->added + set);
-        turn++;
-    });
-}
-
-// Everything of a kernel: choices, then the three roles. What may be read before the wait is read past L1. early: x is
-// there before the kernel before this one has ended. The ids of rows beyond the pass are loaded too and not looked at.
-template <class CODE, class FACTORS, class FINISH>
-__device__ __forceinline__ void
-experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, int capacity, int experts,
-            const struct weight *gate, const struct weight *up, const float *x, int64_t ldx, int divisor, bool early,
-            kernel_before *before, unsigned char *memory, const FACTORS &factors, const FINISH &finish)
-{
-    __shared__ int count;
-    experts_chosen c = chosen_view((int32_t *)room_extra(plan.room, memory), capacity, pairs);
-    sum_barriers *barriers = (sum_barriers *)(memory + sizeof(ring_barriers));
-    if (threadIdx.x < TAKERS) {
-        for (int i = threadIdx.x; i < capacity; i += TAKERS) // all there is room for: how many count is on its way
-            c.ids[i] = __ldcg(ids + i);
-        const int chosen = choose(c, slots, experts);
-        if (threadIdx.x == 0)
-            count = chosen;
-    } else if (threadIdx.x == TAKERS) {
-        for (int i = 0; i < SUM_SETS; i++) {
-            stage_open(barriers->made + i, WARPS);
-            stage_open(barriers->added + i, ADDERS);
-        }
-        ring_open((ring_barriers *)memory, plan.room.slots);
-    }
-    __syncthreads();
-    c.count = count;
-    ring_registers<104, 64>();
-    if (threadIdx.x < TAKERS) {
-        if (!early)
-            before->end();
-        experts_take<CODE>(plan, c, gate, up, x, ldx, divisor, barriers, memory);
-    } else if (threadIdx.x < THREADS) {
-        weight_ring ring = room_ring(plan.room, memory);
-        experts_put(plan, c, gate != NULL, &ring);
-    } else {
-        before->end();
-        experts_add(plan, c, gate ? 2 : 1, barriers, memory, factors, finish);
-    }
-    before->end();
-}
-
-template <class CODE>
-__global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    experts_up_kernel(const __grid_constant__ struct experts_up_args a, const __grid_constant__ experts_plan plan,
-                      int capacity)
-{
-    SHARED_ROOM(memory);
-    kernel_before before = {false};
-    if (!a.early)
-        before.end();
-    const bool gated = a.gate.data != NULL;
-    auto factors = [&](int expert) {
-        return float2{gated && a.gate.global ? a.gate.global[expert] : 1.0f, a.up.global ? a.up.global[expert] : 1.0f};
-    };
-    auto finish = [&](const experts_unit &u, float2 factor, const float *of_gate, const float *of_up, int rows,
-                      const int32_t *list) {
-        const int wide = 32 << plan.room.shift;
-        each_output(plan, rows, [&](int own, int f, int r, int o) {
-            if (u.first * 32 + o >= a.inner)
-                return;
-            const float up = reduced(of_up + own * plan.splits * wide + f, plan.splits, wide) * factor.y;
-            const float gate =
-                gated ? reduced(of_gate + own * plan.splits * wide + f, plan.splits, wide) * factor.x : 0;
-            a.h[(int64_t)list[r] * a.inner + u.first * 32 + o] =
-                gated ? activate(gate, ACT_SILU) * up : activate(up, a.activation);
-        });
-    };
-    experts_run<CODE>(plan, a.ids, __ldcg(&a.pass->rows) * a.slots, a.slots, capacity, a.experts,
-                      gated ? &a.gate : NULL, &a.up, a.x, a.ldx, a.slots, true, &before, memory, factors, finish);
-}
-
-template <class CODE>
-__global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    experts_down_kernel(const __grid_constant__ struct experts_down_args a, const __grid_constant__ experts_plan plan,
-                        int capacity)
-{
-    SHARED_ROOM(memory);
-    kernel_before before = {false}; // experts_up at the earliest: the choices are older
-    auto factors = [&](int expert) { return float2{1.0f, a.down.global ? a.down.global[expert] : 1.0f}; };
-    auto finish = [&](const experts_unit &u, float2 factor, const float *, const float *sums, int rows,
-                      const int32_t *list) {
-        const int wide = 32 << plan.room.shift;
-        each_output(plan, rows, [&](int own, int f, int r, int o) {
-            if (u.first * 32 + o < a.n)
-                a.y[(int64_t)list[r] * a.n + u.first * 32 + o] =
-                    reduced(sums + own * plan.splits * wide + f, plan.splits, wide) * factor.y;
-        });
-    };
-    experts_run<CODE>(plan, a.ids, __ldcg(&a.pass->rows) * a.slots, a.slots, capacity, a.experts, NULL, &a.down, a.h,
-                      a.k, 1, false, &before, memory, factors, finish);
-}
-
-// Where a block's memory goes with tiles of `tile` rows: stages as long as leaves place for enough of them. bytes: of all weights
-// of the launch; chosen: of what lies behind.
-static void experts_room(experts_plan *plan, const struct weight *w, const struct weight *other, int tile,
-                         int64_t bytes, int chosen, size_t *shared)
-{
-    for (int number = 0; number < STAGE_RULES + STAGE_HALVES; number++) {
-        const stage_rule rule = stage_rule_at(number, bytes);
-        plan->up = stage_source_make(w, plan->splits, rule);
-        int slot = stage_bytes(w, plan->splits, rule), step = plan->up.step;
-        if (other) {
-            plan->gate = stage_source_make(other, plan->splits, rule);
-            slot = stage_bytes(other, plan->splits, rule) > slot ? stage_bytes(other, plan->splits, rule) : slot;
-            step = plan->gate.step > step ? plan->gate.step : step;
-        }
-        plan->room = room_plan_make((w->k + 31) / 32, tile, slot, step, SUM_SETS * (other ? 2 : 1), chosen, shared);
-        if (room_plan_good(plan->room, number, *shared))
-            break;
-    }
-}
-
-// Cuts are made for `slots` experts of one row. other: gate, or NULL.
-static experts_plan experts_plan_make(const struct weight *w, const struct weight *other, const float *x, int64_t ldx,
-                                      int rows, int slots, int experts, size_t *shared)
-{
-    experts_plan plan = {};
-    const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
-    double best = 1e30;
-    for (int splits = 4; splits <= WARPS && (splits == 4 || splits <= blocks); splits *= 2) {
-        const int each = WARPS / splits, groups = (pairs + each - 1) / each;
-        const int rounds = (groups * slots + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
-        const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits - 1) / splits) + 1.0);
-        if (cost < best) {
-            best = cost;
-            plan.splits = splits;
-            plan.groups = groups;
-        }
-    }
-    plan.pairs = WARPS / plan.splits;
-    int tile = tile_rows_for(rows) < EXPERT_TILE_ROWS ? tile_rows_for(rows) : EXPERT_TILE_ROWS;
-    const int64_t bytes = stage_weight_bytes(w) * (other ? 2 : 1) * slots * rows;
-    experts_room(&plan, w, other, tile, bytes, chosen_bytes(rows * slots, experts), shared);
-    // Many choices, or long codes, and a card with little room.
-    for (; tile > 1 && *shared > (size_t)shared_most(); tile /= 2)
-        experts_room(&plan, w, other, tile / 2, bytes, chosen_bytes(rows * slots, experts), shared);
-    plan.room.aligned = rows_aligned(x, ldx);
-    return plan;
-}
+#include "kernels/cuda/experts_decode.cuh"
+#include "kernels/cuda/fixed.cuh"
 
 // Blocks that have something to do when every row chooses experts of its own.
 static unsigned experts_blocks(const experts_plan &plan, int rows, int slots)
@@ -300,29 +18,43 @@ extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts
 {
     if (args->row_class == CLASS_PROMPT)
         return experts_up_prompt(stream, args, rows);
-    size_t shared;
+    size_t shared = 0;
     const bool gated = args->gate.data != NULL;
-    const experts_plan plan = experts_plan_make(&args->up, gated ? &args->gate : NULL, args->x, args->ldx, rows,
-                                                args->slots, args->experts, &shared);
-    cudaError_t error = cudaErrorInvalidValue;
-    with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), 1, [&](auto code, auto) {
-        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared,
-                       experts_up_kernel<typename decltype(code)::type>, *args, plan, rows * args->slots);
-    });
-    return error;
+    experts_plan plan = experts_plan_make(card_here(), &args->up, gated ? &args->gate : NULL, rows, args->slots,
+                                          args->experts, &shared);
+    plan.room.aligned = rows_aligned(args->x, args->ldx);
+    const struct fixed_table *table = fixed_table_for(rows);
+    const experts_shape shape = {gated,
+                                 args->experts,
+                                 args->slots,
+                                 args->inner,
+                                 args->k,
+                                 args->activation,
+                                 args->early,
+                                 code_shape_of(&args->up),
+                                 gated ? code_shape_of(&args->gate) : code_shape()};
+    auto kernel = table ? experts_find(table->up, table->ups, shape, plan) : NULL;
+    if (!kernel)
+        with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), 1,
+                    [&](auto code, auto) { kernel = experts_up_kernel<typename decltype(code)::type, experts_given>; });
+    return launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared, kernel, *args,
+                  plan, rows * args->slots);
 }
 
 extern "C" cudaError_t cuda_experts_down(cudaStream_t stream, const struct experts_down_args *args, int rows)
 {
     if (args->row_class == CLASS_PROMPT)
         return experts_down_prompt(stream, args, rows);
-    size_t shared;
-    const experts_plan plan =
-        experts_plan_make(&args->down, NULL, args->h, args->k, rows, args->slots, args->experts, &shared);
-    cudaError_t error = cudaErrorInvalidValue;
-    with_kernel(&args->down, false, 1, [&](auto code, auto) {
-        error = launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared,
-                       experts_down_kernel<typename decltype(code)::type>, *args, plan, rows * args->slots);
-    });
-    return error;
+    size_t shared = 0;
+    experts_plan plan = experts_plan_make(card_here(), &args->down, NULL, rows, args->slots, args->experts, &shared);
+    plan.room.aligned = rows_aligned(args->h, args->k);
+    const struct fixed_table *table = fixed_table_for(rows);
+    const experts_shape shape = {0, args->experts, args->slots, args->n, args->k, 0, 0, code_shape_of(&args->down), {}};
+    auto kernel = table ? experts_find(table->down, table->downs, shape, plan) : NULL;
+    if (!kernel)
+        with_kernel(&args->down, false, 1, [&](auto code, auto) {
+            kernel = experts_down_kernel<typename decltype(code)::type, experts_given>;
+        });
+    return launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared, kernel, *args,
+                  plan, rows * args->slots);
 }

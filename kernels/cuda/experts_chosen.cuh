@@ -29,7 +29,7 @@ __device__ __forceinline__ experts_chosen chosen_view(int32_t *memory, int capac
     return c;
 }
 
-static inline int chosen_bytes(int capacity, int experts)
+static constexpr int chosen_bytes(int capacity, int experts)
 {
     return (6 * capacity + 1 + experts + 3) / 4 * 16;
 }

@@ -35,24 +35,45 @@ static inline int shared_most(void)
     return bytes;
 }
 
-static inline int weight_pairs(const struct weight *w)
+// What planning asks of a card.
+struct card_room {
+    int32_t multiprocessors, shared;
+};
+
+static inline card_room card_here(void)
+{
+    return {multiprocessors(), shared_most()};
+}
+
+// The card that kernels for one shape are made for (H100, H200).
+static constexpr card_room fixed_card(void)
+{
+    return {BLOCKS_AT_ONCE, SHARED_MOST};
+}
+
+static constexpr int weight_pairs(const struct weight *w)
 {
     return (w->n + 31) / 32;
 }
 
 // Whether a block has the room of the chip that the kernels are made for; on others tiles and stages are smaller. No bit depends on it.
+static constexpr bool card_roomy(const card_room &card)
+{
+    return card.shared >= 200 * 1024;
+}
+
 static inline bool roomy(void)
 {
-    return shared_most() >= 200 * 1024;
+    return card_roomy(card_here());
 }
 
 enum { STAGE_RULES = 4, STAGE_HALVES = 4, SLOTS_LEAST = 3, STAGES_LEAST = 8 };
 
 // The rules of a launch that reads `bytes` of weights, longest stages first: a block should have STAGES_LEAST of them, and the ring place for
 // SLOTS_LEAST. STAGE_HALVES more are for launches whose whole units have no place as one stage.
-static inline stage_rule stage_rule_at(int number, int64_t bytes)
+static constexpr stage_rule stage_rule_at(const card_room &card, int number, int64_t bytes)
 {
-    const int32_t limit = (roomy() ? 66 : 33) * 1024, longest = limit / 4 * (4 - number);
+    const int32_t limit = (card_roomy(card) ? 66 : 33) * 1024, longest = limit / 4 * (4 - number);
     const int64_t each = bytes / BLOCKS_AT_ONCE / STAGES_LEAST;
     if (number >= STAGE_RULES)
         return {limit >> (number - STAGE_RULES + 1), 0};
@@ -60,15 +81,15 @@ static inline stage_rule stage_rule_at(int number, int64_t bytes)
 }
 
 // Bytes of w's codes and scales, of one expert.
-static inline int64_t stage_weight_bytes(const struct weight *w)
+static constexpr int64_t stage_weight_bytes(const struct weight *w)
 {
     return (int64_t)weight_pairs(w) * 2 * ((w->k + 31) / 32) *
            (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
 }
 
-static inline int tile_rows_for(int64_t rows)
+static constexpr int tile_rows_for(const card_room &card, int64_t rows)
 {
-    return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 || !roomy() ? 4 : TILE_ROWS;
+    return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 || !card_roomy(card) ? 4 : TILE_ROWS;
 }
 
 static inline int32_t rows_aligned(const float *x, int64_t ld)
@@ -87,24 +108,30 @@ struct room_plan {
 
 enum { ROOM_FIXED = 256 }; // bytes of barriers
 
-// Whether a plan by rule `number` of `shared` bytes is to be taken, rather than the next rule.
-static inline bool room_plan_good(const room_plan &plan, int number, size_t shared)
+static inline bool room_plan_same(const room_plan &a, const room_plan &b)
 {
-    return plan.slots >= SLOTS_LEAST || (number >= STAGE_RULES - 1 && shared <= (size_t)shared_most());
+    return a.shift == b.shift && a.capacity == b.capacity && a.slot_bytes == b.slot_bytes && a.slots == b.slots &&
+           a.turns == b.turns && a.aligned == b.aligned;
 }
 
-__host__ __device__ __forceinline__ int sums_bytes(int rows, int turns)
+// Whether a plan by rule `number` of `shared` bytes is to be taken, rather than the next rule.
+static constexpr bool room_plan_good(const card_room &card, const room_plan &plan, int number, size_t shared)
+{
+    return plan.slots >= SLOTS_LEAST || (number >= STAGE_RULES - 1 && shared <= (size_t)card.shared);
+}
+
+__host__ __device__ __forceinline__ constexpr int sums_bytes(int rows, int turns)
 {
     return turns * WARPS * 32 * rows * 4;
 }
 
 // For units of `blocks` blocks and 1, 2, 4 or 8 rows; slot_bytes: of the longest stage, step: blocks of the longest one. The window
 // holds a whole unit where that leaves place for two slots, else as much as does.
-static inline room_plan room_plan_make(int blocks, int rows, int slot_bytes, int step, int turns, int extra,
-                                       size_t *shared)
+static constexpr room_plan room_plan_make(const card_room &card, int blocks, int rows, int slot_bytes, int step,
+                                          int turns, int extra, size_t *shared)
 {
     room_plan plan = {rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 1, turns, 0};
-    const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = shared_most();
+    const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = card.shared;
     const int spare = (most - fixed - 2 * slot_bytes - 64 * rows) / (132 * rows) - 1;
     if (plan.capacity > spare)
         plan.capacity = spare > step ? spare : step;

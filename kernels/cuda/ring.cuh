@@ -38,7 +38,7 @@ struct stage_rule {
 };
 
 // Blocks of a stage of w when `splits` warps share a pair.
-static inline int stage_step(const struct weight *w, int splits, const stage_rule &rule)
+static constexpr int stage_step(const struct weight *w, int splits, const stage_rule &rule)
 {
     const int bytes = 2 * WARPS * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
     const int each = ((w->k + 31) / 32 + splits - 1) / splits, few = bytes * 4 <= rule.limit ? 2 : 1;
@@ -48,13 +48,13 @@ static inline int stage_step(const struct weight *w, int splits, const stage_rul
 }
 
 // Bytes of a slot that holds stages of w.
-static inline int stage_bytes(const struct weight *w, int splits, const stage_rule &rule)
+static constexpr int stage_bytes(const struct weight *w, int splits, const stage_rule &rule)
 {
     return 2 * (WARPS / splits) * stage_step(w, splits, rule) *
            (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
 }
 
-__host__ __device__ __forceinline__ int group_shift(const struct weight *w)
+__host__ __device__ __forceinline__ constexpr int group_shift(const struct weight *w)
 {
     return w->encoding != ENC_AFFINE && w->encoding != ENC_INT4 ? 0 : w->group >= 128 ? 2 : w->group >= 64 ? 1 : 0;
 }
@@ -69,7 +69,7 @@ struct stage_source {
     int32_t stride;                         // panels from a pair of a unit to the next
 };
 
-static inline stage_source stage_source_make(const struct weight *w, int splits, const stage_rule &rule)
+static constexpr stage_source stage_source_make(const struct weight *w, int splits, const stage_rule &rule)
 {
     stage_source s = {w->data, w->scale, w->data_stride, w->scale_stride};
     s.blocks = (w->k + 31) / 32;
@@ -83,6 +83,14 @@ static inline stage_source stage_source_make(const struct weight *w, int splits,
     s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
     s.stride = 2;
     return s;
+}
+
+// Whether two sources differ in nothing but where they are.
+static inline bool stage_source_same(const stage_source &a, const stage_source &b)
+{
+    return a.panels == b.panels && a.panel_bytes == b.panel_bytes && a.scale_panel == b.scale_panel &&
+           a.data_bytes == b.data_bytes && a.scale_bytes == b.scale_bytes && a.shift == b.shift &&
+           a.blocks == b.blocks && a.step == b.step && a.scale_at == b.scale_at && a.stride == b.stride;
 }
 
 // By all threads of a block of BLOCK_THREADS, which have 96 registers each at first: TAKE for those that take, LEAVE for the others,

@@ -40,12 +40,12 @@ struct x_window {
 };
 
 // Bytes from a row to the next: neighbours lie in different banks.
-__host__ __device__ __forceinline__ int window_stride(int capacity)
+__host__ __device__ __forceinline__ constexpr int window_stride(int capacity)
 {
     return capacity * 128 + 64;
 }
 
-__host__ __device__ __forceinline__ int window_bytes(int rows, int capacity)
+__host__ __device__ __forceinline__ constexpr int window_bytes(int rows, int capacity)
 {
     return (rows * (window_stride(capacity) + capacity * 4) + 15) / 16 * 16;
 }

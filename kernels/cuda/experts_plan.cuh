@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the experts of decode rows are cut and where a block's memory goes (experts_decode.cuh): worked out at the launch, or, for a
+// kernel that is made for one shape, by the compiler.
+//
+// Invariant: cuts of k come from the shapes of the launch alone.
+
+#ifndef CUDA_EXPERTS_PLAN_CUH
+#define CUDA_EXPERTS_PLAN_CUH
+
+#include "kernels/cuda/experts_chosen.cuh"
+#include "kernels/cuda/linear.cuh"
+#include "kernels/cuda/shape.cuh"
+
+enum {
+    EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
+    ADDERS = 3,           // warps that add
+    SUM_SETS = 2,         // of a unit's sums: those that are added, and those that are made
+};
+
+struct experts_plan {
+    room_plan room;
+    int32_t splits, groups, pairs; // warps of a pair; units of an expert; pairs of a unit
+    stage_source gate, up;         // or down
+};
+
+// Where a block's memory goes with tiles of `tile` rows: stages as long as leaves place for enough of them. bytes: of all weights
+// of the launch; chosen: of what lies behind.
+static constexpr void experts_room(experts_plan *plan, const card_room &card, const struct weight *w,
+                                   const struct weight *other, int tile, int64_t bytes, int chosen, size_t *shared)
+{
+    for (int number = 0; number < STAGE_RULES + STAGE_HALVES; number++) {
+        const stage_rule rule = stage_rule_at(card, number, bytes);
+        plan->up = stage_source_make(w, plan->splits, rule);
+        int slot = stage_bytes(w, plan->splits, rule), step = plan->up.step;
+        if (other) {
+            plan->gate = stage_source_make(other, plan->splits, rule);
+            slot = stage_bytes(other, plan->splits, rule) > slot ? stage_bytes(other, plan->splits, rule) : slot;
+            step = plan->gate.step > step ? plan->gate.step : step;
+        }
+        plan->room =
+            room_plan_make(card, (w->k + 31) / 32, tile, slot, step, SUM_SETS * (other ? 2 : 1), chosen, shared);
+        if (room_plan_good(card, plan->room, number, *shared))
+            break;
+    }
+}
+
+// All but room.aligned. Cuts are made for `slots` experts of one row. other: gate, or NULL.
+static constexpr experts_plan experts_plan_make(const card_room &card, const struct weight *w,
+                                                const struct weight *other, int rows, int slots, int experts,
+                                                size_t *shared)
+{
+    experts_plan plan = {};
+    const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
+    double best = 1e30;
+    for (int splits = 4; splits <= WARPS && (splits == 4 || splits <= blocks); splits *= 2) {
+        const int each = WARPS / splits, groups = (pairs + each - 1) / each;
+        const int rounds = (groups * slots + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
+        const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits - 1) / splits) + 1.0);
+        if (cost < best) {
+            best = cost;
+            plan.splits = splits;
+            plan.groups = groups;
+        }
+    }
+    plan.pairs = WARPS / plan.splits;
+    int tile = tile_rows_for(card, rows) < EXPERT_TILE_ROWS ? tile_rows_for(card, rows) : EXPERT_TILE_ROWS;
+    const int64_t bytes = stage_weight_bytes(w) * (other ? 2 : 1) * slots * rows;
+    experts_room(&plan, card, w, other, tile, bytes, chosen_bytes(rows * slots, experts), shared);
+    // Many choices, or long codes, and a card with little room.
+    for (; tile > 1 && *shared > (size_t)card.shared; tile /= 2)
+        experts_room(&plan, card, w, other, tile / 2, bytes, chosen_bytes(rows * slots, experts), shared);
+    return plan;
+}
+
+// ---- kernels for one shape -------------------------------------------------------------------------------------------------
+
+static constexpr struct weight experts_weight_of(const experts_shape &shape, const code_shape &code)
+{
+    struct weight w = {};
+    w.encoding = code.encoding;
+    w.bits = code.bits;
+    w.group = code.group;
+    w.n = shape.n;
+    w.k = shape.k;
+    return w;
+}
+
+static inline code_shape code_shape_of(const struct weight *w)
+{
+    return {w->encoding, w->bits, w->group};
+}
+
+static inline bool code_shape_same(const code_shape &a, const code_shape &b)
+{
+    return a.encoding == b.encoding && a.bits == b.bits && a.group == b.group;
+}
+
+static inline bool experts_shape_same(const experts_shape &a, const experts_shape &b)
+{
+    return a.gated == b.gated && a.experts == b.experts && a.slots == b.slots && a.n == b.n && a.k == b.k &&
+           a.activation == b.activation && a.early == b.early && code_shape_same(a.code, b.code) &&
+           (!a.gated || code_shape_same(a.gate, b.gate));
+}
+
+// The plan of a shape for `rows` rows, on the card that the kernels are made for.
+static constexpr experts_plan experts_plan_of(const experts_shape &shape, int rows)
+{
+    const struct weight w = experts_weight_of(shape, shape.code), gate = experts_weight_of(shape, shape.gate);
+    size_t shared = 0;
+    experts_plan plan =
+        experts_plan_make(fixed_card(), &w, shape.gated ? &gate : NULL, rows, shape.slots, shape.experts, &shared);
+    plan.room.aligned = 1;
+    return plan;
+}
+
+// Whether two plans differ in nothing but places.
+static inline bool experts_plan_same(const experts_plan &a, const experts_plan &b, bool gated)
+{
+    return room_plan_same(a.room, b.room) && a.splits == b.splits && a.groups == b.groups && a.pairs == b.pairs &&
+           stage_source_same(a.up, b.up) && (!gated || stage_source_same(a.gate, b.gate));
+}
+
+#endif

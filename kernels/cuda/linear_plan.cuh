@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a decode-class product is cut and where a block's memory goes (linear_decode.cuh): worked out at the launch, or, for a kernel
+// that is made for one shape, by the compiler.
+//
+// Invariant: cuts of k come from the shapes of the launch alone.
+
+#ifndef CUDA_LINEAR_PLAN_CUH
+#define CUDA_LINEAR_PLAN_CUH
+
+#include "kernels/cuda/linear.cuh"
+#include "kernels/cuda/route.cuh"
+#include "kernels/cuda/shape.cuh"
+
+enum { COUNTERS = 1 << 17, SLICES_MOST = 8, STREAMS_MOST = 4 };
+
+// What a step does beside the product.
+struct linear_step {
+    const float *up; // glu before it: x is silu(x) * up
+    int64_t ld_up;
+    const float
+        *xn; // hc_mix behind it: the outputs are gates of xn's four streams of dim numbers, y their mix; dim 0: no mix
+    float *y;
+    int32_t dim;
+    struct route_args route; // beside it, if it has slots: the choices of `rows` rows, a block each
+    int32_t rows;
+};
+
+struct linear_piece {
+    stage_source source;
+    int32_t first, groups; // first unit; groups of WARPS / splits pairs
+    int32_t counter;       // first counter
+    int64_t partial;       // first float in scratch
+};
+
+struct linear_plan {
+    room_plan room;
+    linear_step step;
+    int32_t splits, slices, pairs; // warps of a pair; blocks of a pair; pairs of a unit
+    int32_t capacity;              // rows that the launch is made for
+    int32_t units, tiles;          // tiles of TILE_ROWS rows that the capacity has
+    int32_t blocks;                // that have units
+    int32_t cluster;               // slices of a group are a cluster
+    linear_piece part[LINEAR_PARTS];
+};
+
+// Warps and blocks of a pair, for `pairs` of `blocks` blocks: the least time, counted in blocks that a warp does one after
+// the other (with slices fewer on average count a little too), with what a round of units and a sum over blocks cost beside.
+static constexpr void linear_cut(struct linear_plan *plan, const struct linear_args *a, int blocks, int64_t budget)
+{
+    double best = 1e30;
+    int64_t outputs = 0;
+    for (int i = 0; i < a->parts; i++)
+        outputs += (int64_t)weight_pairs(&a->part[i].w) * 32;
+    for (int splits = 2; splits <= WARPS; splits *= 2)
+        for (int slices = 1; slices <= SLICES_MOST && (slices == 1 || outputs * slices <= budget); slices++) {
+            int units = 0, each = WARPS / splits;
+            for (int i = 0; i < a->parts; i++)
+                units += (weight_pairs(&a->part[i].w) + each - 1) / each * slices;
+            if (splits * slices > blocks && splits > 2)
+                continue;
+            const int rounds = (units + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE, shares = splits * slices;
+            const int most = (blocks + shares - 1) / shares; // blocks of a warp
+            const double less = most - (double)blocks / shares;
+            const double cost = rounds * (most + 1.0) + (slices > 1 ? 2.5 + 0.1 * slices - 0.4 * less : 0);
+            if (cost < best) {
+                best = cost;
+                plan->splits = splits;
+                plan->slices = slices;
+            }
+        }
+}
+
+// The sources of the parts, and where a block's memory goes: stages as long as leaves place for enough of them.
+static constexpr void linear_room(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
+                                  int64_t rows, size_t *shared)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < a->parts; i++)
+        bytes += stage_weight_bytes(&a->part[i].w);
+    for (int number = 0; number < STAGE_RULES + STAGE_HALVES; number++) {
+        const stage_rule rule = stage_rule_at(card, number, bytes);
+        int slot = 0, most = 0;
+        for (int i = 0; i < a->parts; i++) {
+            const int length = stage_bytes(&a->part[i].w, plan->splits, rule);
+            plan->part[i].source = stage_source_make(&a->part[i].w, plan->splits, rule);
+            if (plan->step.dim)
+                plan->part[i].source.stride = plan->step.dim / 16;
+            slot = length > slot ? length : slot;
+            most = plan->part[i].source.step > most ? plan->part[i].source.step : most;
+        }
+        plan->room =
+            room_plan_make(card, blocks / plan->slices + 1, tile_rows_for(card, rows), slot, most, 2, 0, shared);
+        if (room_plan_good(card, plan->room, number, *shared))
+            break;
+    }
+}
+
+// All but room.aligned and cluster. units is 0 where there are too few counters.
+static constexpr linear_plan linear_plan_make(const card_room &card, const struct linear_args *a,
+                                              const linear_step *step, int64_t rows, size_t *shared)
+{
+    linear_plan plan = {};
+    int blocks = (a->k + 31) / 32, counter = 0;
+    int64_t partial = 0;
+    if (step)
+        plan.step = *step;
+    linear_cut(&plan, a, blocks, 2 * (int64_t)a->k); // so that the sums of slices fit in scratch
+    if (plan.step.dim) {                             // a unit has a pair of each stream
+        plan.splits = WARPS / STREAMS_MOST;
+        plan.slices = 1;
+    }
+    const int tile = tile_rows_for(card, rows);
+    plan.pairs = WARPS / plan.splits;
+    plan.capacity = (int)rows;
+    plan.tiles = (int)((rows + tile - 1) / tile);
+    for (int i = 0; i < a->parts; i++) {
+        const int each = plan.pairs, groups = (weight_pairs(&a->part[i].w) + each - 1) / each;
+        plan.part[i].first = plan.units;
+        plan.part[i].groups = groups;
+        plan.part[i].counter = counter;
+        plan.part[i].partial = partial;
+        plan.units += groups * plan.slices;
+        if (plan.slices > 1) {
+            partial += (int64_t)groups * each * plan.slices * 32 * tile * plan.tiles;
+            counter += groups * plan.tiles;
+        }
+    }
+    if (counter > COUNTERS)
+        plan.units = 0;
+    plan.blocks = plan.units < card.multiprocessors ? plan.units : card.multiprocessors;
+    linear_room(&plan, card, a, blocks, rows, shared);
+    if (plan.step.rows && *shared < sizeof(route_space))
+        *shared = sizeof(route_space);
+    return plan;
+}
+
+// Whether slices may be clusters, if they all run at once: each block has one unit and one tile, whose sums fit into a box.
+static constexpr bool linear_may_cluster(const linear_plan &plan)
+{
+    return plan.slices > 1 && plan.slices * plan.pairs <= WARPS && plan.tiles == 1 && plan.step.rows == 0 &&
+           plan.units == plan.blocks;
+}
+
+// ---- kernels for one shape -------------------------------------------------------------------------------------------------
+
+// Arguments of that shape, without places.
+static constexpr struct linear_args linear_args_of(const linear_shape &shape)
+{
+    struct linear_args a = {};
+    a.k = shape.k;
+    a.parts = shape.parts;
+    for (int i = 0; i < shape.parts; i++) {
+        a.part[i].w.encoding = shape.part[i].encoding;
+        a.part[i].w.bits = shape.part[i].bits;
+        a.part[i].w.group = shape.part[i].group;
+        a.part[i].w.n = shape.part[i].n;
+        a.part[i].w.k = shape.k;
+        a.part[i].activation = shape.part[i].activation;
+    }
+    return a;
+}
+
+// The shape that a launch has.
+static inline linear_shape linear_shape_of(const struct linear_args *a, const linear_step *step)
+{
+    linear_shape shape = {a->k, step && step->up, step ? step->dim : 0, step && step->rows > 0, a->parts, {}};
+    for (int i = 0; i < a->parts; i++)
+        shape.part[i] = {a->part[i].w.encoding, a->part[i].w.bits, a->part[i].w.group, a->part[i].w.n,
+                         a->part[i].activation};
+    return shape;
+}
+
+static inline bool linear_shape_same(const linear_shape &a, const linear_shape &b)
+{
+    bool same = a.k == b.k && a.glu == b.glu && a.mix == b.mix && a.route == b.route && a.parts == b.parts;
+    for (int i = 0; same && i < a.parts; i++)
+        same = a.part[i].encoding == b.part[i].encoding && a.part[i].bits == b.part[i].bits &&
+               a.part[i].group == b.part[i].group && a.part[i].n == b.part[i].n &&
+               a.part[i].activation == b.part[i].activation;
+    return same;
+}
+
+// The plan of a shape for tiles of `rows` rows, on the card that the kernels are made for.
+static constexpr linear_plan linear_plan_of(const linear_shape &shape, int rows)
+{
+    const struct linear_args a = linear_args_of(shape);
+    linear_step step = {};
+    size_t shared = 0;
+    step.dim = shape.mix;
+    step.rows = shape.route;
+    linear_plan plan = linear_plan_make(fixed_card(), &a, &step, rows, &shared);
+    plan.room.aligned = 1;
+    plan.cluster = linear_may_cluster(plan);
+    return plan;
+}
+
+// Whether `plan` is that of a kernel made for `fixed`, but for places and what follows from the number of tiles.
+static inline bool linear_plan_is(const linear_plan &plan, const linear_plan &fixed, int parts)
+{
+    bool same = room_plan_same(plan.room, fixed.room) && plan.splits == fixed.splits && plan.slices == fixed.slices &&
+                plan.pairs == fixed.pairs && plan.units == fixed.units && plan.blocks == fixed.blocks &&
+                plan.step.dim == fixed.step.dim && (plan.tiles > 1 || plan.cluster == fixed.cluster);
+    for (int i = 0; i < parts; i++)
+        same = same && stage_source_same(plan.part[i].source, fixed.part[i].source) &&
+               plan.part[i].first == fixed.part[i].first && plan.part[i].groups == fixed.part[i].groups;
+    return same;
+}
+
+#endif
