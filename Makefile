@@ -41,6 +41,12 @@ CHIPS   ?= 90a
 BASE    += -I$(CUDA)/include
 NVFLAGS := -std=c++17 -O3 -I. -I$(B)/common -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings --expt-relaxed-constexpr \
            $(if $(filter 90a,$(CHIPS)),-DWITH_WGMMA) $(if $(filter-out 90a,$(CHIPS)),,-DONLY_WGMMA) $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
+# Rows of a tile for which decode kernels are made for the model's own shapes too: those that rounds of LANES streams and WINDOW rows
+# have, and a prompt's ending. Launchers take such kernels on compute capability 9.
+FIXED   ?= $(if $(filter 9%,$(CHIPS)),$(shell for rows in 1 2 4; do [ $$rows -lt $$((2 * $(LANES) * $(WINDOW))) ] && echo $$rows; done 2>/dev/null) 8)
+ifneq ($(filter-out 1 2 4 8,$(FIXED)),)
+$(error FIXED=$(FIXED): some of 1, 2, 4 and 8 are expected, or none)
+endif
 # One binary that needs nothing but the driver and the HTTP library: the others are linked in.
 LIBS    := -l:libxxhash.a -l:libpcre2-8.a -l:libutf8proc.a -l:libjansson.a -lmicrohttpd -L$(CUDA)/lib64 -lcudart_static -lpthread -ldl -lrt -lm -lstdc++
 endif
@@ -70,6 +76,7 @@ PACKER_OBJECTS  := $(PACKER:%.c=$(B)/common/%.o) $(ONCE:%.c=$(B)/common/%.o)
 DIR  := $(B)/$(NAME)
 GEN  := $(DIR)/gen
 SRC  := $(if $(CHECKPOINT),$(CHECKPOINT),models/embedded)
+FIXED_OBJECTS := $(if $(filter cuda,$(TARGET)),$(FIXED:%=$(DIR)/fixed_%.o))
 HAVE_WEIGHTS = $(if $(RECIPE),,$(wildcard $(SRC)/*.safetensors))
 
 .PHONY: all run install test bench lint deps deps-test clean help generate golden-update common FORCE
@@ -80,7 +87,7 @@ all: $(DIR)/$(NAME) $(if $(HAVE_WEIGHTS),$(DIR)/$(NAME).pack $(if $(filter cpu,$
 
 help:
 	@sed -n '3,8s/^# *//p' Makefile
-	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK DRAFT_VOCAB CHIPS SANITIZE=1 PROMPT=text DESTDIR PREFIX"
+	@echo "variables: MODEL CHECKPOINT NAME TARGET TOKENIZER RECIPE LANES WINDOW CHUNK DRAFT_VOCAB CHIPS FIXED SANITIZE=1 PROMPT=text DESTDIR PREFIX"
 	@echo "targets:   run install test test-gpu test-gpu-bundle bench lint golden-update clean"
 
 deps:
@@ -93,7 +100,7 @@ deps-test:
 # The generator leaves unchanged files alone, so running it always is cheap and never rebuilds for nothing.
 $(GEN)/stamp: FORCE | deps
 	@mkdir -p $(GEN)
-	@$(LUA) gen/main.lua $(if $(MODEL),--model $(MODEL)) --checkpoint $(SRC) --out $(GEN) --name $(NAME) --lanes $(LANES) --window $(WINDOW) \
+	@$(LUA) gen/main.lua $(if $(MODEL),--model $(MODEL)) --checkpoint $(SRC) --out $(GEN) --name $(NAME) --target $(TARGET) --lanes $(LANES) --window $(WINDOW) \
 	    --chunk $(CHUNK) $(if $(TOKENIZER),--tokenizer $(TOKENIZER)) $(if $(RECIPE),--recipe $(RECIPE)) \
 	    $(if $(DRAFT_VOCAB),--draft-vocab $(DRAFT_VOCAB)) \
 	    $(if $(PERMUTE),--permute $(PERMUTE)) $(if $(filter 0,$(FUSE)),--no-fuse) $(if $(CHECKPOINT),,--embed)
@@ -126,6 +133,20 @@ $(B)/common/%.o: %.cu $(B)/common/kernel_list.h
 
 $(B)/common/runtime/server/page.o: runtime/server/page.html
 
+# Decode kernels with the model's shapes as constants, once for each number of rows of a tile. The generator is always run before, and
+# shapes.cuh is newer only when it has changed.
+$(GEN)/shapes.cuh: $(GEN)/stamp
+	@:
+$(FIXED_OBJECTS): $(DIR)/fixed_%.o: kernels/cuda/fixed.cu $(GEN)/shapes.cuh $(B)/common/kernel_list.h
+	@echo "  nvcc $<, $* row$(if $(filter-out 1,$*),s) of $(NAME)"
+	@$(NVCC) $(NVFLAGS) -I$(GEN) -DFIXED_ROWS=$* -MD -MP -c $< -o $@
+
+# Which of them the binary has: it is linked again when that changes.
+$(GEN)/fixed: FORCE
+	@mkdir -p $(@D)
+	@echo "$(FIXED_OBJECTS)" | cmp -s - $@ || echo "$(FIXED_OBJECTS)" >$@
+
+-include $(FIXED_OBJECTS:.o=.d)
 -include $(KERNEL_OBJECTS:.o=.d) $(RUNTIME_OBJECTS:.o=.d) $(PACKER_OBJECTS:.o=.d)
 
 common: $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)
@@ -133,9 +154,9 @@ common: $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)
 # ---- a model ------------------------------------------------------------------------------------------------------------
 
 # The set of generated files is known only after the generator ran, so a second make compiles them.
-$(DIR)/$(NAME): $(GEN)/stamp $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS) $(B)/packer $(if $(CHECKPOINT),,$(DIR)/$(NAME).pack)
+$(DIR)/$(NAME): $(GEN)/stamp $(FIXED_OBJECTS) $(GEN)/fixed $(KERNEL_OBJECTS) $(RUNTIME_OBJECTS) $(B)/packer $(if $(CHECKPOINT),,$(DIR)/$(NAME).pack)
 	+@$(MAKE) --no-print-directory -f .ci/model.mk DIR=$(DIR) NAME=$(NAME) CC="$(CC)" CFLAGS="$(BASE) -O1 -I$(GEN)" LIBS="$(LIBS)" \
-	    OBJECTS="$(KERNEL_OBJECTS) $(RUNTIME_OBJECTS)"
+	    OBJECTS="$(KERNEL_OBJECTS) $(RUNTIME_OBJECTS) $(FIXED_OBJECTS)"
 
 $(B)/packer: $(PACKER_OBJECTS)
 	@$(CC) $(BASE) -o $@ $^ $(LIBS)

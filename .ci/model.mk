@@ -5,9 +5,9 @@
 GENERATED := $(wildcard $(DIR)/gen/*.c) $(DIR)/gen/pack_blob.S
 MODEL_OBJECTS := $(addsuffix .o,$(GENERATED))
 
-$(DIR)/$(NAME): $(MODEL_OBJECTS) $(OBJECTS)
+$(DIR)/$(NAME): $(MODEL_OBJECTS) $(OBJECTS) $(DIR)/gen/fixed
 	@echo "  link $@"
-	@$(CC) $(CFLAGS) -o $@.tmp $^ $(LIBS)
+	@$(CC) $(CFLAGS) -o $@.tmp $(filter-out %/fixed,$^) $(LIBS)
 	@mv $@.tmp $@
 
 $(DIR)/gen/%.c.o: $(DIR)/gen/%.c

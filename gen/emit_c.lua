@@ -240,5 +240,5 @@ function emit.programs(model, write)
     write("programs.h", table.concat(declarations))
 end
 
-emit.float, emit.encoding = float, encoding
+emit.float, emit.encoding, emit.activation = float, encoding, ACTIVATION
 return emit

@@ -50,11 +50,13 @@ function fuse.shared_input(ops)
 end
 
 -- The operand of an op by name.
-local function arg(op, name)
+function fuse.arg(op, name)
     for _, a in ipairs(op.args or {}) do
         if a[1] == name then return a[3] end
     end
 end
+
+local arg = fuse.arg
 
 local function same(a, b) return a and b and a.buffer == b.buffer and a.offset == b.offset end
 

@@ -20,16 +20,17 @@ usage: lua5.4 gen/main.lua --checkpoint DIR --out DIR [options]
   --draft-vocab N|FILE  tokens that the draft head chooses among: the N lowest ids, or a list (speed only)
   --permute SEED      shuffles the arena's order: results must not change (tests)
   --no-fuse           leaves fusion out (tests)
+  --target cpu|cuda   what is built (default cpu); for cuda the shapes of decode launches are written too
   --embed             puts the pack into the binary
   --help]]
 
 local FAMILIES <const> = { "flashnext", "qwen3_5", "qwen3_5_moe", "qwen3_next", "nemotron_h" }
 
 local function options()
-    local o = { lanes = 4, window = 6, chunk = 256 }
+    local o = { lanes = 4, window = 6, chunk = 256, target = "cpu" }
     local flags = { embed = true, ["no-fuse"] = true, help = true }
     local known = { model = 1, name = 1, checkpoint = 1, out = 1, tokenizer = 1,
-        recipe = 1, ["draft-vocab"] = 1, lanes = 2, window = 2, chunk = 2, permute = 2 }
+        recipe = 1, target = 1, ["draft-vocab"] = 1, lanes = 2, window = 2, chunk = 2, permute = 2 }
     local i = 1
     while i <= #arg do
         local key = arg[i]:match("^%-%-([%w%-]+)$")
@@ -123,6 +124,7 @@ local function run()
     range("lanes", o.lanes, 1, 8)
     range("window", o.window, 1, 16)
     range("chunk", o.chunk, 16, 4096)
+    if o.target ~= "cpu" and o.target ~= "cuda" then fail("--target: cpu or cuda is expected, found %s", o.target) end
 
     local config = require "config"
     local family, c = config.load(o.checkpoint, families(), o.model)
@@ -168,6 +170,7 @@ local function run()
     local function write(name, text) write_file(o.out .. "/" .. name, text) end
     require("emit_c").programs(model, write)
     require("emit_model").write(model, write, o.embed)
+    if o.target == "cuda" then write("shapes.cuh", require("shapes").text(model.programs)) end
     if not synthetic then pack.write_plan(o.out .. "/pack.plan", model.layout, census) end
 
     write_with(o.out .. "/tokenizer_tables.c", function(path)

@@ -78,15 +78,23 @@ local function body(text)
     return text and text:match("(// plain_round: .-\n}\n)")
 end
 
+-- A generated text, or what the test takes of it, against the one that is kept under a name.
+local function same_as_golden(name, found, path, what)
+    local golden = GOLDEN .. name .. ".txt"
+    if update and found then write.text(golden, found) end
+    ok(found ~= nil and found == read(golden), what .. " (make golden-update rewrites it)",
+        select(2, run(string.format("diff %s %s | head -20", golden, path))))
+end
+
 local function check_golden()
     for _, t in ipairs(TOYS) do
         local family, from, recipe = table.unpack(t)
         local dir, out = write_toy(family, toy_config(from)), folder(family .. "/gen")
-        local status, text = generate(dir, out, "--lanes 2 --window 2 --recipe " .. recipe)
-        local found, path = body(read(out .. "/program_plain_round.c")), GOLDEN .. family .. ".txt"
-        if update and found then write.text(path, found) end
-        ok(status == 0 and found ~= nil and found == read(path), family .. ": golden text (make golden-update rewrites it)",
-            status ~= 0 and text or run(string.format("diff %s %s/program_plain_round.c | head -20", path, out)) and path)
+        local status, text = generate(dir, out, "--target cuda --lanes 2 --window 2 --recipe " .. recipe)
+        local program, shapes = out .. "/program_plain_round.c", out .. "/shapes.cuh"
+        ok(status == 0, family .. ": generates", text)
+        same_as_golden(family, body(read(program)), program, family .. ": golden text")
+        same_as_golden(family .. "_shapes", read(shapes), shapes, family .. ": golden shapes")
     end
 end
 

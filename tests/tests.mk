@@ -46,7 +46,7 @@ $(T)/$(TARGET)/%.o: %.c $(B)/common/kernel_list.h
 contracts: $(DIR)/contracts
 $(DIR)/contracts: $(CONTRACT) $(T)/$(TARGET)_engine.a all
 	@echo "  cc tests/contract"
-	@$(CC) $(BASE) $(MEMORY_WRAPS) -o $@ $(CONTRACT) $(wildcard $(GEN)/*.o) $(T)/$(TARGET)_engine.a $(LIBS)
+	@$(CC) $(BASE) $(MEMORY_WRAPS) -o $@ $(CONTRACT) $(wildcard $(GEN)/*.o) $(FIXED_OBJECTS) $(T)/$(TARGET)_engine.a $(LIBS)
 # The engine of a target without the commands and the server.
 $(T)/$(TARGET)_engine.a: $(KERNEL_OBJECTS) $(filter-out $(B)/common/runtime/main.o $(B)/common/runtime/cmd_%.o $(B)/common/runtime/server/%.o,$(RUNTIME_OBJECTS))
 	@mkdir -p $(@D)

@@ -1,0 +1,145 @@
+-- SPDX-License-Identifier: Apache-2.0
+--
+-- The shapes of the decode class's matrix launches, each once, in the order of first use: shapes.cuh, which kernels/cuda/fixed.cu
+-- makes a kernel each of. Its text depends on the shapes and the description alone, so other weights compile nothing again.
+--
+-- Invariant: every such launch is listed, as it is launched: a step as one where its launcher takes it, else its ops by themselves.
+
+local emit_c = require "emit_c"
+local fuse = require "fuse"
+
+local shapes = {}
+
+local STREAMS <const> = 4 -- STREAMS_MOST of kernels/cuda/linear.cu
+local SLOTS_MOST <const>, EXPERTS_MOST <const> = 32, 1024 -- route_fits() of kernels/cuda/route.cuh
+
+local arg = fuse.arg
+
+local function list(items) return "{" .. table.concat(items, ", ") .. "}" end
+
+-- struct code_shape of a weight record, or zeros.
+local function code(r) return r and list { emit_c.encoding(r.encoding), r.bits or 0, r.group or 0 } or list { 0, 0, 0 } end
+
+-- Whether the rows of a value begin at multiples of 16 bytes; buffers do (gen/place.lua).
+local function aligned(v) return v.offset % 4 == 0 and v.ld % 4 == 0 end
+
+-- What cuda_glu_linear() takes.
+local function takes_glu(glu, product)
+    local g, u = arg(glu, "g"), arg(glu, "u")
+    return g and product.facts.row_multiple == 1 and arg(glu, "activation") == "silu" and arg(glu, "width") == product.facts.k
+        and aligned(g) == aligned(u)
+end
+
+-- What cuda_route_glu_linear() takes beside that.
+local function takes_route(route)
+    local slots, experts = arg(route, "slots"), arg(route, "experts")
+    return slots <= SLOTS_MOST and slots <= experts and experts <= EXPERTS_MOST
+end
+
+-- What cuda_linear_mix() takes.
+local function takes_mix(product, mix)
+    local f, streams, dim = product.facts, arg(mix, "streams"), arg(mix, "dim")
+    return f.row_multiple == 1 and #f.parts == 1 and streams == STREAMS and dim % 32 == 0 and f.parts[1].weight.n == streams * dim
+        and f.parts[1].act == "none"
+end
+
+local STEPS <const> = {
+    ["glu linear"] = function(glu, product) return takes_glu(glu, product) and { product = product, glu = 1 } end,
+    ["route glu linear"] = function(route, glu, product)
+        return takes_route(route) and takes_glu(glu, product) and { product = product, glu = 1, route = 1 }
+    end,
+    ["linear hc_mix"] = function(product, mix) return takes_mix(product, mix) and { product = product, mix = arg(mix, "dim") } end,
+}
+
+-- The launches of ops i on that are one step: { product, what the step does beside it }, or nil.
+local function step(ops, i)
+    local together, names = {}, {}
+    for at = i, i + (ops[i].together or 1) - 1 do
+        together[#together + 1], names[#names + 1] = ops[at], ops[at].name
+    end
+    local takes = STEPS[table.concat(names, " ")]
+    return takes and takes(table.unpack(together)), #together
+end
+
+-- struct linear_shape of a product, in a step or alone.
+local function linear(product, options)
+    local f, parts = product.facts, {}
+    for i, p in ipairs(f.parts) do
+        local w = p.weight
+        parts[i] = list { emit_c.encoding(w.encoding), w.bits or 0, w.group or 0, w.n, emit_c.activation[p.act] }
+    end
+    return list { f.k, options.glu or 0, options.mix or 0, options.route or 0, #parts, list(parts) }
+end
+
+local function experts_up(op)
+    local gate = arg(op, "gate")
+    return list {
+        gate and 1 or 0, arg(op, "experts"), arg(op, "slots"), arg(op, "inner"), arg(op, "k"), emit_c.activation[arg(op, "activation")],
+        arg(op, "early"), code(arg(op, "up")), code(gate),
+    }
+end
+
+local function experts_down(op)
+    return list {
+        0, arg(op, "experts"), arg(op, "slots"), arg(op, "n"), arg(op, "k"), emit_c.activation.none, 0, code(arg(op, "down")), code(nil),
+    }
+end
+
+local KINDS <const> = {
+    { name = "linear", type = "linear_shape", shape = linear },
+    { name = "experts_up", type = "experts_shape", shape = experts_up },
+    { name = "experts_down", type = "experts_shape", shape = experts_down },
+}
+
+-- One kind's shapes: { text, op that it is first launched for, program }, each text once.
+function shapes.list(programs, kind)
+    local found, seen = {}, {}
+    local function add(op, program, options)
+        local text = kind.shape(op, options)
+        if not seen[text] then found[#found + 1] = { text = text, op = op, program = program.name } end
+        seen[text] = true
+    end
+    for _, p in ipairs(programs) do
+        local i = 1
+        while p.class == "decode" and i <= #p.ops do
+            local as, count = step(p.ops, i)
+            if as and kind.name == "linear" then add(as.product, p, as) end
+            for at = i, as and i - 1 or i + count - 1 do
+                if p.ops[at].name == kind.name then add(p.ops[at], p, {}) end
+            end
+            i = i + count
+        end
+    end
+    return found
+end
+
+local HEADER <const> = [[
+// SPDX-License-Identifier: Apache-2.0
+//
+// Generated by gen/main.lua, to be read and not to be edited. Shapes of the decode class's launches, each once, in the order of first
+// use, under the line of the description that it came from: kernels/cuda/fixed.cu makes a kernel for each.
+
+#ifndef SHAPES_CUH
+#define SHAPES_CUH
+
+#include "kernels/cuda/shape.cuh"
+]]
+
+-- Text of shapes.cuh.
+function shapes.text(programs)
+    local out = { HEADER }
+    for _, kind in ipairs(KINDS) do
+        local names = {}
+        out[#out + 1] = "\n"
+        for i, s in ipairs(shapes.list(programs, kind)) do
+            names[i] = string.format("%s_shape_%d", kind.name, i - 1)
+            out[#out + 1] = string.format("// %s%s: %s, %s\nstruct %s {\n    static constexpr %s value = %s;\n};\n", s.op.where,
+                s.op.label and " " .. s.op.label or "", s.op.facts.shape, s.program, names[i], kind.type, s.text)
+        end
+        out[#out + 1] = string.format("#define %s_SHAPES %s", kind.name:upper(), table.concat(names, ", ")):gsub("%s+$", "") .. "\n"
+    end
+    out[#out + 1] = "\n#endif\n"
+    return table.concat(out)
+end
+
+return shapes
