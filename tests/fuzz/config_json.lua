@@ -14,6 +14,7 @@ local graph = require "graph"
 local ops = require "ops"
 local pack = require "pack"
 local report = require "report"
+local shapes = require "shapes"
 local write = require "safetensors_write"
 
 local seconds, seed <const> = tonumber(arg[1]) or 10, math.tointeger(tonumber(arg[2])) or 1
@@ -106,6 +107,7 @@ local function build()
     emit_c.programs(model, function(_, text)
         assert(not text:find("%.%w+ = %-?nan") and not text:find("%.%w+ = %-?inf"), "not a number")
     end)
+    shapes.text(model.programs)
 end
 
 local finish, tries, built, now = os.time() + seconds, 0, 0, seed
