@@ -92,7 +92,9 @@ template <class S> static constexpr experts_fixed<experts_down_args> experts_dow
             experts_down_kernel<typename code_for<shape.code.encoding, shape.code.bits>::type, SHAPE>};
 }
 
-// A list of entries, and its end.
+// A list of entries, and its end. Of this number of rows alone: other objects of the binary have lists of the same shapes.
+namespace
+{
 template <class... S> struct shape_list {
     static constexpr linear_fixed linear[] = {linear_entry<S>()..., {}};
 };
@@ -102,6 +104,7 @@ template <class... S> struct up_list {
 template <class... S> struct down_list {
     static constexpr experts_fixed<experts_down_args> down[] = {experts_down_entry<S>()..., {}};
 };
+} // namespace
 
 #define JOINED(a, b) a##b
 #define TABLE(rows)  JOINED(fixed_table_, rows)
