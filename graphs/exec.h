@@ -39,6 +39,9 @@ void exec_close(struct exec *exec);
 const char *exec_kernels(const struct exec *exec);
 int exec_threads(const struct exec *exec);
 
+// Decode kernels of this binary that are made for its model's shapes, for passes or tiles of `rows` rows (1, 2, 4, 8). Asks no card.
+int exec_fixed_kernels(int rows);
+
 // Whether launches return before they are done, so that the host can do something else meanwhile.
 bool exec_behind(const struct exec *exec);
 

@@ -69,6 +69,7 @@ struct held {
 
 cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units);
 cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units);
+int cuda_fixed_count(int rows);
 
 // A captured program is handed over in pieces, each a graph: handing one over takes the longer the more launches it has, and the device
 // has work once the first is there. So that one is short.
@@ -484,4 +485,9 @@ bool exec_sync(struct exec *exec, struct error *error)
     exec->failed_kernel = -1;
     return error_fatal(error, "the GPU failed in %s: %s (%s); the process must be started anew", where,
                        cudaGetErrorName(cause), cudaGetErrorString(cause));
+}
+
+int exec_fixed_kernels(int rows)
+{
+    return cuda_fixed_count(rows);
 }

@@ -3,6 +3,7 @@
 // info: what was built: family, shapes, encodings, programs, and for one token's round the kernels and the bytes they move.
 // Loads nothing; everything is read from the tables that the generator wrote.
 
+#include "graphs/exec.h"
 #include "kernels/cpu/isa.h"
 #include "runtime/cli.h"
 
@@ -83,6 +84,21 @@ static json_t *groups_json(const struct groups *groups, bool flops)
     return array;
 }
 
+// Numbers of rows that a GPU's decode kernels are made for.
+static const int fixed_rows[] = {1, 2, 4, 8};
+
+static json_t *fixed_json(void)
+{
+    json_t *fixed = json_object();
+    for (size_t i = 0; i < sizeof fixed_rows / sizeof *fixed_rows; i++) {
+        char rows[8];
+        snprintf(rows, sizeof rows, "%d", fixed_rows[i]);
+        if (exec_fixed_kernels(fixed_rows[i]))
+            json_object_set_new(fixed, rows, json_integer(exec_fixed_kernels(fixed_rows[i])));
+    }
+    return fixed;
+}
+
 static json_t *programs_json(void)
 {
     json_t *array = json_array();
@@ -117,6 +133,7 @@ static void print_json(const struct groups *encodings, const struct groups *ops,
     json_object_set_new(root, "encodings", groups_json(encodings, false));
     json_object_set_new(root, "kernels", groups_json(ops, true));
     json_object_set_new(root, "programs", programs_json());
+    json_object_set_new(root, "fixed_kernels", fixed_json());
     json_dumpf(root, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(root);
@@ -155,6 +172,10 @@ static void print_text(const struct groups *encodings, const struct groups *ops,
         printf("a token (%s): %d kernels, %s, %.3f GFLOP\n", program->name, program->launches,
                cli_bytes(a, program->bytes), (double)program->flops * 1e-9);
     print_groups(ops);
+    for (size_t i = 0; i < sizeof fixed_rows / sizeof *fixed_rows; i++)
+        if (exec_fixed_kernels(fixed_rows[i]))
+            printf("decode kernels made for these shapes, rows %d: %d\n", fixed_rows[i],
+                   exec_fixed_kernels(fixed_rows[i]));
     printf("programs:\n  %-16s %6s %7s %9s %12s %10s\n", "name", "rows", "drafts", "launches", "bytes", "GFLOP");
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];

@@ -37,18 +37,23 @@ __attribute__((weak)) const struct fixed_table *fixed_table_4(void);
 __attribute__((weak)) const struct fixed_table *fixed_table_8(void);
 }
 
-// The table for `rows` rows (of a tile, or of a launch of experts), NULL where there is none. Its kernels are for compute
-// capability 9.
-static inline const struct fixed_table *fixed_table_for(int rows)
+// The binary's table for `rows` rows (of a tile, or of a launch of experts), or NULL.
+static inline const struct fixed_table *fixed_table_in(int rows)
 {
+    const struct fixed_table *(*const tables[])(void) = {fixed_table_1, fixed_table_2, fixed_table_4, fixed_table_8};
     if (rows != 1 && rows != 2 && rows != 4 && rows != 8)
         return NULL;
-    const struct fixed_table *(*const tables[])(void) = {fixed_table_1, fixed_table_2, fixed_table_4, fixed_table_8};
     const struct fixed_table *(*const table)(void) = tables[rows == 8 ? 3 : rows / 2];
+    return table ? table() : NULL;
+}
+
+// The same, NULL on cards that its kernels are not compiled for: they are for compute capability 9.
+static inline const struct fixed_table *fixed_table_for(int rows)
+{
     static int major = -1;
     if (major < 0)
         major = card_attribute(cudaDevAttrComputeCapabilityMajor);
-    return table && major == 9 ? table() : NULL;
+    return major == 9 ? fixed_table_in(rows) : NULL;
 }
 
 // The kernel for a launch, or NULL.

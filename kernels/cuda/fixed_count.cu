@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many kernels for one shape a binary has, as far as they can be taken. Asks no card.
+
+#include "kernels/cuda/fixed.cuh"
+
+static bool linear_usable(const linear_fixed &fixed, int rows)
+{
+    const struct linear_args a = linear_args_of(fixed.shape);
+    linear_step step = {};
+    size_t shared = 0;
+    step.dim = fixed.shape.mix;
+    step.rows = fixed.shape.route * rows;
+    linear_plan plan = linear_plan_make(fixed_card(), &a, &step, rows, &shared);
+    plan.room.aligned = 1;
+    plan.cluster = linear_may_cluster(plan);
+    return fixed.kernel && linear_plan_is(plan, fixed.plan, fixed.shape.parts);
+}
+
+template <class ARGS> static int experts_usable(const experts_fixed<ARGS> *fixed, int32_t count, int rows)
+{
+    int usable = 0;
+    for (int32_t i = 0; i < count; i++)
+        usable += fixed[i].kernel &&
+                  experts_plan_same(experts_plan_of(fixed[i].shape, rows), fixed[i].plan, fixed[i].shape.gated);
+    return usable;
+}
+
+// For `rows` rows: those whose plan is what a launch of so many rows would have on the card that they are made for.
+extern "C" int cuda_fixed_count(int rows)
+{
+    const struct fixed_table *table = fixed_table_in(rows);
+    int usable = 0;
+    for (int32_t i = 0; table && i < table->linears; i++)
+        usable += linear_usable(table->linear[i], rows);
+    return table
+               ? usable + experts_usable(table->up, table->ups, rows) + experts_usable(table->down, table->downs, rows)
+               : 0;
+}
