@@ -93,7 +93,9 @@ __device__ __forceinline__ uint32_t word(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// ---- codes of 2 to 8 bits, as integers less their middle ----------------------------------------------------------------
+// ---- codes of 2 to 8 bits, as integers ----------------------------------------------------------------------------------
+
+enum { RAW_MORE = 128 };
 
 template <int BITS> struct integer_codes {
     static constexpr int FOUR = BITS != 8 && (BITS & 4) != 0, TWO = BITS != 8 && (BITS & 2) != 0,
@@ -144,9 +146,10 @@ template <int BITS> struct integer_codes {
             v[LOADS - 1] = *(const uint4 *)(data + FOUR * 256 + TWO * 128);
     }
 
-    // Codes of output o, step j, column pair c, as bf16 pair.
-    __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
+    // Codes of output o, step j, column pair c, as bf16 pair: less their middle, or, RAW, with RAW_MORE added, which is a step less.
+    template <bool RAW> __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
     {
+        static_assert(!RAW || BITS < 8, "a bf16 number has place for them beside RAW_MORE");
         if (BITS == 8) {
             uint32_t w = word(v[j ? LOADS - 1 : 0], o) >> (8 * c);
             uint32_t low = pair_fma(and_or<0x000f000fu>(w, 0x43004300u), 0x3f803f80u, 0xc380c380u);       // - 256
@@ -160,6 +163,8 @@ template <int BITS> struct integer_codes {
             q |= ((word(v[FOUR], o) >> (4 * (l & 1)) >> (2 * j + 8 * c)) & 0x00030003u) << (4 * FOUR);
         if (ONE)
             q |= ((word(v[LOADS - 1], o) >> (2 * l) >> (j + 8 * c)) & 0x00010001u) << (4 * FOUR + 2 * TWO);
+        if (RAW)
+            return q;
         const uint32_t middle = 0xc300u + (1u << (BITS - 1)); // -(128 + middle)
         return pair_fma(q, 0x3f803f80u, middle | middle << 16);
     }
@@ -206,7 +211,7 @@ template <int BITS> struct code_affine {
     }
     __device__ __forceinline__ void fragment(int, int j, int l, uint32_t a[2][4]) const
     {
-        FRAGMENT(a, q.pair(o, j, c, l));
+        FRAGMENT(a, (q.template pair<false>(o, j, c, l)));
     }
     // Scale and bias of the lane's output o.
     __device__ __forceinline__ void outcome(int o, float *scale, float *bias) const
@@ -214,6 +219,18 @@ template <int BITS> struct code_affine {
         uint32_t u = word(s, o);
         *scale = bits_float(u << 16);
         *bias = fmaf((float)(1 << (BITS - 1)), *scale, bits_float(u & 0xffff0000u));
+    }
+    // The same for raw codes (code_raw): sums of x times RAW_MORE are in the products, so those that the bias is multiplied by must be
+    // sums of what was multiplied.
+    __device__ __forceinline__ void fragment_raw(int j, int l, uint32_t a[2][4]) const
+    {
+        FRAGMENT(a, (q.template pair<true>(o, j, c, l)));
+    }
+    __device__ __forceinline__ void outcome_raw(int o, float *scale, float *bias) const
+    {
+        uint32_t u = word(s, o);
+        *scale = bits_float(u << 16);
+        *bias = fmaf(-(float)RAW_MORE, *scale, bits_float(u & 0xffff0000u));
     }
 };
 
@@ -224,6 +241,23 @@ struct code_int4 : code_affine<4> {
         *scale = bits_float(u & ~31u);
         *bias = *scale * (8.0f - (float)(u & 31u));
     }
+    __device__ __forceinline__ void outcome_raw(int o, float *scale, float *bias) const
+    {
+        uint32_t u = word(s, o);
+        *scale = bits_float(u & ~31u);
+        *bias = -(*scale * ((float)RAW_MORE + (float)(u & 31u)));
+    }
+};
+
+// Whether the decode class takes codes raw.
+template <class CODE> struct code_raw {
+    static constexpr bool value = false;
+};
+template <int BITS> struct code_raw<code_affine<BITS>> {
+    static constexpr bool value = BITS < 8;
+};
+template <> struct code_raw<code_int4> {
+    static constexpr bool value = true;
 };
 
 // ---- floating-point codes -----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 // Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
 //
 // Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: of each row and block of 32
-// k the high parts, then the low parts, then (behind all rows) the fp32 sums of the rows' 32 numbers. They come as they
+// k the high parts, then the low parts, then (behind all rows) the fp32 sums of both parts of the rows' 32 numbers. They come as they
 // are, through the copy engine where that can be, and are taken apart in place. A product has eight columns: with up to
 // four rows the first four have high parts and the others low ones, else there are two products. Weights come through
 // the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
@@ -141,8 +141,20 @@ __device__ __forceinline__ void window_take(const row_source_tile &t, const wind
         v[i] = __fmul_rn(__fdiv_rn(v[i], __fadd_rn(1.0f, expf(-v[i]))), u[i]);
 }
 
+// The eight numbers that two parts are.
+__device__ __forceinline__ void join_eight(const uint4 &high, const uint4 &low, float *v)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        v[at] = bits_float(word(high, i) << 16) + bits_float(word(low, i) << 16);
+        v[at + 2] = bits_float(word(high, i) & 0xffff0000u) + bits_float(word(low, i) & 0xffff0000u);
+    }
+}
+
 // Fills the window with blocks from .. to - 1 of the tile's rows, by all takers; nobody may still read what it held. Rows that
-// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored.
+// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored. SUMS: somebody reads the sums.
+template <bool SUMS>
 __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
     const int items = (to - from) * t.count * 4, l = threadIdx.x & 3;
@@ -154,16 +166,20 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (item < items)
             window_take(t, p, (from + p.block) * 32 + l * 8, brought, v);
-        float sum = sum_eight(v);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        uint4 high, low;
+        float sum = 0;
+        split_eight(v, &high, &low);
+        if (SUMS) {
+            join_eight(high, low, v);
+            sum = sum_eight(v);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        }
         __syncwarp(); // four lanes have their numbers before one writes its parts
         if (item < items) {
-            uint4 high, low;
-            split_eight(v, &high, &low);
             *(uint4 *)(p.at + l * 16) = high;
             *(uint4 *)(p.at + 64 + l * 16) = low;
-            if (l == 0)
+            if (SUMS && l == 0)
                 window_sums(*x)[(p.block << x->shift) + p.r] = sum;
         }
     }
@@ -180,7 +196,10 @@ template <class CODE> __device__ __forceinline__ void block_columns(const CODE &
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             uint32_t a[2][4];
-            code.fragment(part, j, l, a);
+            if constexpr (code_raw<CODE>::value)
+                code.fragment_raw(j, l, a);
+            else
+                code.fragment(part, j, l, a);
 #pragma unroll
             for (int t = 0; t < 2; t++)
                 mma_bf16(d + 4 * t, a[t], word(x, 2 * j), word(x, 2 * j + 1));
@@ -194,7 +213,10 @@ __device__ __forceinline__ void block_scale(const CODE &code, const float *d, fl
 #pragma unroll
     for (int o = 0; o < 4; o++) {
         float scale, bias = 0;
-        code.outcome(o, &scale, &bias);
+        if constexpr (code_raw<CODE>::value)
+            code.outcome_raw(o, &scale, &bias);
+        else
+            code.outcome(o, &scale, &bias);
         sums[2 * o] = fmaf(scale, d[2 * o], sums[2 * o]);
         sums[2 * o + 1] = fmaf(scale, d[2 * o + 1], sums[2 * o + 1]);
         if (CODE::BIASED) {
@@ -262,8 +284,9 @@ struct share {
 };
 
 // Computes a share whose stages come next in the ring; sums get what row r has for output o of the pair at o * rows + r, with the
-// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four.
-template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products(share *s)
+// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four. SUMS: whether any
+// encoding of the launch has biases.
+template <class CODE, bool EIGHT, bool SUMS> __device__ __forceinline__ void share_products(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4),
@@ -286,7 +309,7 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
         if (b < s->x.from || b + n > s->x.to) {
             stage_written();
             some_wait(TAKERS);
-            window_fill(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
+            window_fill<SUMS>(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
         }
         const int scales = SCALE ? (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE : 0,
                   first = b - s->x.from + s->part;
@@ -335,7 +358,7 @@ template <class CODE, bool EIGHT> __device__ __forceinline__ void share_products
 // The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
 template <class CODE, bool EIGHT> __device__ __noinline__ void share_call(share *s)
 {
-    share_products<CODE, EIGHT>(s);
+    share_products<CODE, EIGHT, true>(s);
 }
 
 // Kernels are made for one encoding (CODE), for two, or, with code_mixed, for whatever the weight says.
@@ -346,17 +369,18 @@ template <class A, class B> struct code_two {
 template <class CODE, bool EIGHT> struct share_run {
     static __device__ __forceinline__ void run(share *s)
     {
-        share_products<CODE, EIGHT>(s);
+        share_products<CODE, EIGHT, CODE::BIASED>(s);
     }
 };
 // Both ways in the kernel itself: a call would have to keep the share in memory.
 template <class A, class B, bool EIGHT> struct share_run<code_two<A, B>, EIGHT> {
     static __device__ __forceinline__ void run(share *s)
     {
+        constexpr bool SUMS = A::BIASED || B::BIASED;
         if (code_is<A>(s->w))
-            share_products<A, EIGHT>(s);
+            share_products<A, EIGHT, SUMS>(s);
         else
-            share_products<B, EIGHT>(s);
+            share_products<B, EIGHT, SUMS>(s);
     }
 };
 template <bool EIGHT> struct share_run<code_mixed, EIGHT> {
