@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/vec.cuh"
 
-enum { MOE_AHEAD = 5 }; // slots that are in flight at once
+enum { MOE_AHEAD = 5, MOE_MORE = 10 }; // slots that are in flight at once; where there are registers
 
 // Whether vectors of four fit. For the host.
 static inline bool moe_sum_wide(const struct moe_sum_args *a)
@@ -18,24 +18,24 @@ static inline bool moe_sum_wide(const struct moe_sum_args *a)
            vec_fits(a->y, a->ldy, a->width);
 }
 
-template <int W> DEVICE vec<W> moe_sum_at(const struct moe_sum_args &a, int64_t r, int32_t i)
+template <int W, int AHEAD = MOE_AHEAD> DEVICE vec<W> moe_sum_at(const struct moe_sum_args &a, int64_t r, int32_t i)
 {
     const float *routed = a.routed + r * a.slots * a.width + i, *weights = a.weights + r * a.slots;
     vec<W> sum = {}, shared = {};
     if (a.shared)
         shared = vec_load<W>(a.shared + r * a.lds + i);
     const float gate = a.gate ? f_sigmoid(a.gate[r * a.ldg]) : 1.0f;
-    for (int32_t s = 0; s < a.slots; s += MOE_AHEAD) {
-        vec<W> t[MOE_AHEAD];
-        float weight[MOE_AHEAD];
+    for (int32_t s = 0; s < a.slots; s += AHEAD) {
+        vec<W> t[AHEAD];
+        float weight[AHEAD];
 #pragma unroll
-        for (int n = 0; n < MOE_AHEAD; n++)
+        for (int n = 0; n < AHEAD; n++)
             if (s + n < a.slots) {
                 t[n] = vec_load<W>(routed + (int64_t)(s + n) * a.width);
                 weight[n] = weights[s + n];
             }
 #pragma unroll
-        for (int n = 0; n < MOE_AHEAD; n++)
+        for (int n = 0; n < AHEAD; n++)
             if (s + n < a.slots)
 #pragma unroll
                 for (int j = 0; j < W; j++)

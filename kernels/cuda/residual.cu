@@ -12,8 +12,9 @@
 
 enum {
     INJECT_THREADS = 1024,
-    INJECT_KEEP = 2, // vectors a thread, at most
-    SUM_ROWS = 64,   // rows up to which each stream's block may sum the experts anew
+    INJECT_FEW = 640, // threads up to which a block's threads have registers for more slots of the sum
+    INJECT_KEEP = 2,  // vectors a thread, at most
+    SUM_ROWS = 64,    // rows up to which each stream's block may sum the experts anew
 };
 
 struct inject_step {
@@ -22,10 +23,11 @@ struct inject_step {
     struct norm_args norm;
 };
 
-template <bool SUM, bool NORM, int KEEP>
-__global__ void __launch_bounds__(INJECT_THREADS) inject_kernel(const __grid_constant__ struct inject_step a)
+template <bool SUM, bool NORM, int KEEP, int THREADS>
+__global__ void __launch_bounds__(THREADS) inject_kernel(const __grid_constant__ struct inject_step a)
 {
     __shared__ float space[WARP];
+    constexpr int AHEAD = THREADS == INJECT_FEW ? MOE_MORE : MOE_AHEAD;
     const int64_t r = blockIdx.y, c = blockIdx.x, at = c * a.inject.dim;
     const int32_t dim = a.inject.dim, step = (int32_t)blockDim.x * 4, first = (int32_t)threadIdx.x * 4;
     vec<4> weight[KEEP], kept[KEEP];
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(INJECT_THREADS) inject_kernel(const __grid_con
         if (first + n * step < dim) { // all are under way before one is stored
             const int32_t i = first + n * step;
             kept[n] = vec_load<4>(stream + i);
-            y[n] = SUM ? moe_sum_at<4>(a.sum, r, i) : vec_load<4>(added + i);
+            y[n] = SUM ? moe_sum_at<4, AHEAD>(a.sum, r, i) : vec_load<4>(added + i);
         }
     const float inject = gates ? f_mul(2.0f, f_sigmoid(gate)) : 1.0f;
 #pragma unroll
@@ -78,15 +80,15 @@ __global__ void __launch_bounds__(INJECT_THREADS) inject_kernel(const __grid_con
         }
 }
 
-template <int KEEP>
+template <int KEEP, int THREADS>
 static cudaError_t inject_launch_of(cudaStream_t stream, const struct inject_step &a, bool sum, bool norm, dim3 grid,
                                     unsigned threads)
 {
     if (sum && norm)
-        return launch(stream, grid, threads, 0, inject_kernel<true, true, KEEP>, a);
+        return launch(stream, grid, threads, 0, inject_kernel<true, true, KEEP, THREADS>, a);
     if (sum)
-        return launch(stream, grid, threads, 0, inject_kernel<true, false, KEEP>, a);
-    return launch(stream, grid, threads, 0, inject_kernel<false, true, KEEP>, a);
+        return launch(stream, grid, threads, 0, inject_kernel<true, false, KEEP, THREADS>, a);
+    return launch(stream, grid, threads, 0, inject_kernel<false, true, KEEP, THREADS>, a);
 }
 
 // sum, norm: NULL when the step is without.
@@ -109,9 +111,11 @@ static cudaError_t inject_launch(cudaStream_t stream, const struct moe_sum_args 
     if (norm)
         a.norm = *norm;
     const dim3 grid((unsigned)inject->streams, (unsigned)rows);
-    return (int64_t)threads * 4 < dim
-               ? inject_launch_of<INJECT_KEEP>(stream, a, sum != NULL, norm != NULL, grid, threads)
-               : inject_launch_of<1>(stream, a, sum != NULL, norm != NULL, grid, threads);
+    if ((int64_t)threads * 4 < dim)
+        return inject_launch_of<INJECT_KEEP, INJECT_THREADS>(stream, a, sum != NULL, norm != NULL, grid, threads);
+    return threads <= INJECT_FEW
+               ? inject_launch_of<1, INJECT_FEW>(stream, a, sum != NULL, norm != NULL, grid, threads)
+               : inject_launch_of<1, INJECT_THREADS>(stream, a, sum != NULL, norm != NULL, grid, threads);
 }
 
 extern "C" cudaError_t cuda_inject_norm(cudaStream_t stream, const void *const *args, int rows)
