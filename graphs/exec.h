@@ -42,6 +42,9 @@ int exec_threads(const struct exec *exec);
 // Decode kernels of this binary that are made for its model's shapes, for passes or tiles of `rows` rows (1, 2, 4, 8). Asks no card.
 int exec_fixed_kernels(int rows);
 
+// For comparisons: whether launches from now on, in this process, take them; captured ones keep what they have. They do at first.
+void exec_fixed_use(bool used);
+
 // Whether launches return before they are done, so that the host can do something else meanwhile.
 bool exec_behind(const struct exec *exec);
 

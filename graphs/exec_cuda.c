@@ -70,6 +70,7 @@ struct held {
 cudaError_t cuda_take(cudaStream_t stream, const void *host, void *device, int units);
 cudaError_t cuda_give(cudaStream_t stream, void *host, const void *device, int units);
 int cuda_fixed_count(int rows);
+void cuda_fixed_use(int used);
 
 // A captured program is handed over in pieces, each a graph: handing one over takes the longer the more launches it has, and the device
 // has work once the first is there. So that one is short.
@@ -490,4 +491,9 @@ bool exec_sync(struct exec *exec, struct error *error)
 int exec_fixed_kernels(int rows)
 {
     return cuda_fixed_count(rows);
+}
+
+void exec_fixed_use(bool used)
+{
+    cuda_fixed_use(used);
 }

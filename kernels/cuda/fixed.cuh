@@ -47,13 +47,16 @@ static inline const struct fixed_table *fixed_table_in(int rows)
     return table ? table() : NULL;
 }
 
+// Whether launches look at the tables (cuda_fixed_use()).
+inline bool fixed_used = true;
+
 // The same, NULL on cards that its kernels are not compiled for: they are for compute capability 9.
 static inline const struct fixed_table *fixed_table_for(int rows)
 {
     static int major = -1;
     if (major < 0)
         major = card_attribute(cudaDevAttrComputeCapabilityMajor);
-    return major == 9 ? fixed_table_in(rows) : NULL;
+    return fixed_used && major == 9 ? fixed_table_in(rows) : NULL;
 }
 
 // The kernel for a launch, or NULL.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many kernels for one shape a binary has, as far as they can be taken. Asks no card.
+// How many kernels for one shape a binary has, as far as they can be taken, and whether they are. Asks no card.
 
 #include "kernels/cuda/fixed.cuh"
 
@@ -36,4 +36,10 @@ extern "C" int cuda_fixed_count(int rows)
     return table
                ? usable + experts_usable(table->up, table->ups, rows) + experts_usable(table->down, table->downs, rows)
                : 0;
+}
+
+// For comparisons: launches from now on take the general kernels, or again those of their shapes. Graphs keep what they have.
+extern "C" void cuda_fixed_use(int used)
+{
+    fixed_used = used != 0;
 }
