@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gated DeltaNet over many rows: a block a (lane, key head, 16 columns of S), a thread one column of every value head of that key
-// head, so that a number of a key serves them all and few shuffles do. A scheduler has one warp, whose instructions must hide
-// each other's latency: a head's update of a row, its output and its product with the next row's key are one stretch of independent
-// chains, and while the threads add that product for one head, the others' stretches run.
+// Gated DeltaNet over many rows: a block a (lane, key head, 16 columns of S), a thread an eighth of one column of HEADS value heads of
+// that key head, so that a number of a key serves them all and few shuffles do. A scheduler has one warp or two, whose instructions
+// must hide each other's latency: a head's update of a row, its output and its product with the next row's key are one stretch of
+// independent chains, and while the threads add that product for one head, another's stretch runs. More warps of fewer heads would
+// wait for shared memory, a load of which takes four cycles whatever a warp's threads share.
 //
 // Invariant: the arithmetic of gdn_step() on a column, in its order; what a thread holds of a column is the same too. So rows
 // leave the same bits here and there.
@@ -38,11 +39,22 @@ struct long_numbers {
 };
 
 // What the next row needs of the heads: v, decay and beta, then, once the threads have added, delta.
-template <int SHARE> struct long_row {
+template <int HEADS> struct long_row {
     struct long_numbers k;
-    float v[SHARE], delta[SHARE];
-    float2 scalars[SHARE];
+    float v[HEADS], delta[HEADS];
+    float2 scalars[HEADS];
 };
+
+// A thread's place: its first value head of the key head's, its column, its part of that.
+struct gdn_place {
+    int32_t head, column, part;
+};
+
+template <int HEADS> DEVICE struct gdn_place gdn_place_of(void)
+{
+    const int32_t t = (int32_t)threadIdx.x % LONG_THREADS;
+    return {(int32_t)threadIdx.x / LONG_THREADS * HEADS, t / STATE_PARTS, t % STATE_PARTS};
+}
 
 // Where a kind of rows lies: k, q (or NULL), v of the first head, decay, beta of the first head; distances between rows.
 struct long_source {
@@ -51,23 +63,23 @@ struct long_source {
 };
 
 // Asks for n rows from `first` on; commits.
-template <int SHARE>
+template <int SHARE, int THREADS>
 DEVICE void long_fetch(struct long_stage<SHARE> *s, const struct long_source *from, int64_t first, int32_t n,
                        int32_t dv)
 {
     const int32_t t = (int32_t)threadIdx.x;
-    for (int32_t i = t; i < n * (LONG_DK / 4); i += LONG_THREADS) {
+    for (int32_t i = t; i < n * (LONG_DK / 4); i += THREADS) {
         const int32_t r = i / (LONG_DK / 4), at = i % (LONG_DK / 4) * 4;
         __pipeline_memcpy_async(&s->k[r][at], from->k + (first + r) * from->ld + at, 16);
         if (from->q)
             __pipeline_memcpy_async(&s->q[r][at], from->q + (first + r) * from->ld + at, 16);
     }
-    for (int32_t i = t; i < n * SHARE * (LONG_COLUMNS / 4); i += LONG_THREADS) {
+    for (int32_t i = t; i < n * SHARE * (LONG_COLUMNS / 4); i += THREADS) {
         const int32_t r = i / (SHARE * LONG_COLUMNS / 4), h = i / (LONG_COLUMNS / 4) % SHARE,
                       at = i % (LONG_COLUMNS / 4) * 4;
         __pipeline_memcpy_async(&s->v[r][h][at], from->v + (first + r) * from->ldv + (int64_t)h * dv + at, 16);
     }
-    for (int32_t i = t; i < n * SHARE; i += LONG_THREADS) {
+    for (int32_t i = t; i < n * SHARE; i += THREADS) {
         const int32_t r = i / SHARE, h = i % SHARE;
         __pipeline_memcpy_async(&s->scalars[r][h].x, from->decay + (first + r) * from->ld + h, 4);
         __pipeline_memcpy_async(&s->scalars[r][h].y, from->beta + (first + r) * from->ld + h, 4);
@@ -85,29 +97,29 @@ DEVICE struct long_numbers long_numbers_of(const float *row, int32_t part)
     return x;
 }
 
-template <int SHARE>
-DEVICE void long_take(struct long_row<SHARE> *row, const struct long_stage<SHARE> *s, int32_t r, int32_t part,
-                      int32_t column)
+template <int SHARE, int HEADS>
+DEVICE void long_take(struct long_row<HEADS> *row, const struct long_stage<SHARE> *s, int32_t r,
+                      const struct gdn_place &at)
 {
-    row->k = long_numbers_of(s->k[r], part);
+    row->k = long_numbers_of(s->k[r], at.part);
 #pragma unroll
-    for (int h = 0; h < SHARE; h++) {
-        row->v[h] = s->v[r][h][column];
-        row->scalars[h] = s->scalars[r][h];
+    for (int h = 0; h < HEADS; h++) {
+        row->v[h] = s->v[r][at.head + h][at.column];
+        row->scalars[h] = s->scalars[r][at.head + h];
     }
 }
 
 // delta of a head, from what the thread has of its product with the key.
-template <int SHARE> DEVICE void long_delta(struct long_row<SHARE> *row, int h, float read)
+template <int HEADS> DEVICE void long_delta(struct long_row<HEADS> *row, int h, float read)
 {
     row->delta[h] = f_mul(row->scalars[h].y, __fadd_rn(row->v[h], -warp_sum<STATE_PARTS>(read)));
 }
 
 // The decay of a row and the product with its key.
-template <int SHARE> DEVICE void long_read(float (*s)[LONG_PER], struct long_row<SHARE> *row)
+template <int HEADS> DEVICE void long_read(float (*s)[LONG_PER], struct long_row<HEADS> *row)
 {
 #pragma unroll
-    for (int h = 0; h < SHARE; h++) {
+    for (int h = 0; h < HEADS; h++) {
         float read = 0;
 #pragma unroll
         for (int m = 0; m < LONG_PER / 4; m++) {
@@ -118,17 +130,17 @@ template <int SHARE> DEVICE void long_read(float (*s)[LONG_PER], struct long_row
                 read = fmaf(s[h][4 * m + j], key[j], read);
             }
         }
-        long_delta<SHARE>(row, h, read);
+        long_delta<HEADS>(row, h, read);
     }
 }
 
 // The rest of a row: its update, what the thread has of its outputs, and, unless next is NULL, what long_read() does of the next one.
-template <int SHARE>
-DEVICE void long_write(float (*s)[LONG_PER], const struct long_row<SHARE> *row, const struct long_numbers *q,
-                       struct long_row<SHARE> *next, float *out)
+template <int HEADS>
+DEVICE void long_write(float (*s)[LONG_PER], const struct long_row<HEADS> *row, const struct long_numbers *q,
+                       struct long_row<HEADS> *next, float *out)
 {
 #pragma unroll
-    for (int h = 0; h < SHARE; h++) {
+    for (int h = 0; h < HEADS; h++) {
         float read = 0;
         out[h] = 0;
 #pragma unroll
@@ -149,13 +161,13 @@ DEVICE void long_write(float (*s)[LONG_PER], const struct long_row<SHARE> *row, 
             }
         }
         if (next)
-            long_delta<SHARE>(next, h, read);
+            long_delta<HEADS>(next, h, read);
     }
 }
 
 // The outputs of LONG_GROUP rows, by the tree of state_sum_one(): threads with part p get that of row p % LONG_GROUP, so that an exchange
 // halves what is left.
-template <int SHARE> DEVICE float long_outputs(const float (*out)[SHARE], int h, int32_t part)
+template <int HEADS> DEVICE float long_outputs(const float (*out)[HEADS], int h, int32_t part)
 {
     static_assert(LONG_GROUP == 4 && STATE_PARTS == 8, "the exchanges below");
     const bool odd = part & 1, second = part & 2;
@@ -168,39 +180,38 @@ template <int SHARE> DEVICE float long_outputs(const float (*out)[SHARE], int h,
 }
 
 // Stores n of LONG_GROUP rows' outputs. y: the column of the first row.
-template <int SHARE>
-DEVICE void long_store(float *y, int64_t ldy, int32_t dv, const float (*out)[SHARE], int32_t part, int32_t n)
+template <int HEADS>
+DEVICE void long_store(float *y, int64_t ldy, int32_t dv, const float (*out)[HEADS], int32_t part, int32_t n)
 {
 #pragma unroll
-    for (int h = 0; h < SHARE; h++) {
-        const float x = long_outputs<SHARE>(out, h, part);
+    for (int h = 0; h < HEADS; h++) {
+        const float x = long_outputs<HEADS>(out, h, part);
         if (part < n)
             y[part * ldy + (int64_t)h * dv] = x;
     }
 }
 
 // The rows, in groups; of the last group, which has no row behind it, one after the other.
-template <int SHARE>
+template <int SHARE, int HEADS>
 DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source *from, float (*s)[LONG_PER],
-                      int32_t rows, float *y, int64_t ldy, int32_t dv)
+                      int32_t rows, const struct gdn_place &at, float *y, int64_t ldy, int32_t dv)
 {
-    const int32_t part = threadIdx.x % STATE_PARTS, column = (int32_t)threadIdx.x / STATE_PARTS;
-    struct long_row<SHARE> row, next;
+    struct long_row<HEADS> row, next;
     struct long_numbers q;
-    float out[LONG_GROUP][SHARE];
+    float out[LONG_GROUP][HEADS];
     const struct long_stage<SHARE> *stage = stages;
     auto fetch = [&](int32_t first) {
         const int32_t left = rows - first;
         if (left > 0)
-            long_fetch<SHARE>(&stages[first / LONG_ROWS % LONG_STAGES], from, first,
-                              left < LONG_ROWS ? left : LONG_ROWS, dv);
+            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS>(&stages[first / LONG_ROWS % LONG_STAGES], from, first,
+                                                            left < LONG_ROWS ? left : LONG_ROWS, dv);
     };
     fetch(0);
     __pipeline_wait_prior(0);
     __syncthreads();
     fetch(LONG_ROWS);
-    long_take<SHARE>(&row, stage, 0, part, column);
-    long_read<SHARE>(s, &row);
+    long_take<SHARE, HEADS>(&row, stage, 0, at);
+    long_read<HEADS>(s, &row);
     int32_t first = 0;
     for (; first + LONG_GROUP < rows; first += LONG_GROUP) {
         const int32_t in = first % LONG_ROWS;
@@ -213,44 +224,50 @@ DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source
         }
 #pragma unroll
         for (int t = 0; t < LONG_GROUP; t++) {
-            q = long_numbers_of(stage->q[in + t], part);
+            q = long_numbers_of(stage->q[in + t], at.part);
             if (t < LONG_GROUP - 1)
-                long_take<SHARE>(&next, stage, in + t + 1, part, column);
+                long_take<SHARE, HEADS>(&next, stage, in + t + 1, at);
             else
-                long_take<SHARE>(&next, after, (in + t + 1) % LONG_ROWS, part, column);
-            long_write<SHARE>(s, &row, &q, &next, out[t]);
+                long_take<SHARE, HEADS>(&next, after, (in + t + 1) % LONG_ROWS, at);
+            if (SHARE > 1) {
+                long_write<HEADS>(s, &row, &q, &next, out[t]);
+            } else {
+                long_write<HEADS>(s, &row, &q, NULL, out[t]);
+                long_read<HEADS>(s, &next);
+            }
             row = next;
         }
-        long_store<SHARE>(y + (int64_t)first * ldy, ldy, dv, out, part, LONG_GROUP);
+        long_store<HEADS>(y + (int64_t)first * ldy, ldy, dv, out, at.part, LONG_GROUP);
         stage = after;
     }
     const int32_t left = rows - first;
 #pragma unroll
     for (int t = 0; t < LONG_GROUP; t++) {
 #pragma unroll
-        for (int h = 0; h < SHARE; h++)
+        for (int h = 0; h < HEADS; h++)
             out[t][h] = 0;
         if (t < left) {
-            q = long_numbers_of(stage->q[first % LONG_ROWS + t], part);
-            long_write<SHARE>(s, &row, &q, NULL, out[t]);
+            q = long_numbers_of(stage->q[first % LONG_ROWS + t], at.part);
+            long_write<HEADS>(s, &row, &q, NULL, out[t]);
         }
         if (t + 1 < left) {
-            long_take<SHARE>(&row, stage, first % LONG_ROWS + t + 1, part, column);
-            long_read<SHARE>(s, &row);
+            long_take<SHARE, HEADS>(&row, stage, first % LONG_ROWS + t + 1, at);
+            long_read<HEADS>(s, &row);
         }
     }
-    long_store<SHARE>(y + (int64_t)first * ldy, ldy, dv, out, part, left);
+    long_store<HEADS>(y + (int64_t)first * ldy, ldy, dv, out, at.part, left);
 }
 
-template <int SHARE>
-__global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_constant__ struct gdn_args a)
+template <int SHARE, int HEADS>
+__global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
+    gdn_long_kernel(const __grid_constant__ struct gdn_args a)
 {
     SHARED_BYTES(room);
     struct long_stage<SHARE> *stages = reinterpret_cast<struct long_stage<SHARE> *>(room);
     const int32_t slices = a.dv / LONG_COLUMNS, key = (int32_t)blockIdx.x / slices,
                   first = (int32_t)blockIdx.x % slices * LONG_COLUMNS;
-    const int32_t l = (int32_t)blockIdx.y, part = threadIdx.x % STATE_PARTS,
-                  column = (int32_t)threadIdx.x / STATE_PARTS;
+    const int32_t l = (int32_t)blockIdx.y;
+    const struct gdn_place at = gdn_place_of<HEADS>();
     const struct lane *lane = a.lanes.lane[l];
     pdl_wait();
     pdl_trigger();
@@ -258,13 +275,14 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
         return;
     const int64_t keys = (int64_t)a.nk * a.dk, values = (int64_t)a.nv * a.dv, top = a.pass->lane_first[l];
     const int32_t rows = a.pass->lane_rows[l], fold = lane->fold;
-    float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)key * SHARE * a.dk * a.dv + first + column;
-    float s[SHARE][LONG_PER], out[SHARE];
+    const int64_t head = key * SHARE + at.head;
+    float *home = reinterpret_cast<float *>(lane->run + a.state) + head * a.dk * a.dv + first + at.column;
+    float s[HEADS][LONG_PER], out[HEADS];
 #pragma unroll
-    for (int h = 0; h < SHARE; h++)
+    for (int h = 0; h < HEADS; h++)
 #pragma unroll
         for (int n = 0; n < LONG_PER; n++)
-            s[h][n] = home[((int64_t)h * a.dk + state_element(n, part)) * a.dv];
+            s[h][n] = home[((int64_t)h * a.dk + state_element(n, at.part)) * a.dv];
     if (fold) { // rows of the last window, at most as many as a stage holds
         const float *saved = gdn_saved(&a, lane->run);
         const struct long_source from = {saved + (int64_t)key * a.dk,
@@ -274,15 +292,15 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
                                          saved + keys + values + a.nv + key * SHARE,
                                          gdn_saved_width(&a),
                                          gdn_saved_width(&a)};
-        struct long_row<SHARE> row;
+        struct long_row<HEADS> row;
         for (int32_t r = 0; r < fold; r++) {
             __syncthreads();
-            long_fetch<SHARE>(&stages[0], &from, r, 1, a.dv);
+            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS>(&stages[0], &from, r, 1, a.dv);
             __pipeline_wait_prior(0);
             __syncthreads();
-            long_take<SHARE>(&row, &stages[0], 0, part, column);
-            long_read<SHARE>(s, &row);
-            long_write<SHARE>(s, &row, &row.k, NULL, out);
+            long_take<SHARE, HEADS>(&row, &stages[0], 0, at);
+            long_read<HEADS>(s, &row);
+            long_write<HEADS>(s, &row, &row.k, NULL, out);
         }
         __syncthreads();
     }
@@ -294,13 +312,13 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
                                      prepared + 2 * keys + a.nv + key * SHARE,
                                      gdn_prepared_width(&a),
                                      a.ldc};
-    long_scan<SHARE>(stages, &from, s, rows, a.y + top * a.ldy + (int64_t)key * SHARE * a.dv + first + column, a.ldy,
-                     a.dv);
+    long_scan<SHARE, HEADS>(stages, &from, s, rows, at, a.y + top * a.ldy + head * a.dv + first + at.column, a.ldy,
+                            a.dv);
 #pragma unroll
-    for (int h = 0; h < SHARE; h++)
+    for (int h = 0; h < HEADS; h++)
 #pragma unroll
         for (int n = 0; n < LONG_PER; n++)
-            home[((int64_t)h * a.dk + state_element(n, part)) * a.dv] = s[h][n];
+            home[((int64_t)h * a.dk + state_element(n, at.part)) * a.dv] = s[h][n];
 }
 
 // Whether shapes and places are what the kernel is made for.
@@ -312,25 +330,25 @@ static inline bool gdn_long_fits(const struct gdn_args *a)
            (((uintptr_t)a->c | (uintptr_t)a->prepared) & 15) == 0;
 }
 
-template <int SHARE> static cudaError_t gdn_long_launch(cudaStream_t stream, const struct gdn_args *a)
+template <int SHARE, int HEADS> static cudaError_t gdn_long_launch(cudaStream_t stream, const struct gdn_args *a)
 {
     const dim3 grid((unsigned)(a->nk * (a->dv / LONG_COLUMNS)), (unsigned)a->lanes.count);
-    return launch(stream, grid, LONG_THREADS, LONG_STAGES * sizeof(struct long_stage<SHARE>), gdn_long_kernel<SHARE>,
-                  *a);
+    return launch(stream, grid, SHARE / HEADS * LONG_THREADS, LONG_STAGES * sizeof(struct long_stage<SHARE>),
+                  gdn_long_kernel<SHARE, HEADS>, *a);
 }
 
-// The scan of prepared rows.
+// The scan of prepared rows. Heads a thread: what was the soonest done.
 static inline cudaError_t gdn_long(cudaStream_t stream, const struct gdn_args *a)
 {
     switch (a->nv / a->nk) {
     case 1:
-        return gdn_long_launch<1>(stream, a);
+        return gdn_long_launch<1, 1>(stream, a);
     case 2:
-        return gdn_long_launch<2>(stream, a);
+        return gdn_long_launch<2, 1>(stream, a);
     case 3:
-        return gdn_long_launch<3>(stream, a);
+        return gdn_long_launch<3, 3>(stream, a);
     default:
-        return gdn_long_launch<4>(stream, a);
+        return gdn_long_launch<4, 2>(stream, a);
     }
 }
 
