@@ -10,7 +10,7 @@ local fuse = require "fuse"
 
 local shapes = {}
 
-local STREAMS <const> = 4 -- STREAMS_MOST of kernels/cuda/linear.cu
+local STREAMS <const> = 4 -- STREAMS_MOST of kernels/cuda/linear_plan.cuh
 local SLOTS_MOST <const>, EXPERTS_MOST <const> = 32, 1024 -- route_fits() of kernels/cuda/route.cuh
 
 local arg = fuse.arg

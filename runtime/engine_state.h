@@ -131,6 +131,7 @@ struct stream {
     atomic_bool cancel;
     bool started;     // the prompt's draw has been made
     bool first_drawn; // first_token is what the prompt's last row draws
+    bool ending_read; // the lane's last tokens are decode rows of a prompt's ending
     int32_t first_token;
     bool drafting;              // it may have drafts
     bool follows, kept_follows; // the head follows it; and did when the state was kept

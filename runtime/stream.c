@@ -35,7 +35,7 @@ static void reset_lane(struct stream *s)
                           .run = pages_at(&s->engine->pages, slot->run)};
     device_zero(lane->run, model.run_bytes);
     copy_index_reset(&slot->copy);
-    s->started = s->first_drawn = false;
+    s->started = s->first_drawn = s->ending_read = false;
     s->round_rows = s->given = s->taken = 0;
     s->kept_length = 0;
 }
@@ -51,7 +51,7 @@ void stream_resume(struct stream *s, int length, bool follows)
     lane->streams_base = length > MAX_WINDOW ? length - MAX_WINDOW : 0;
     copy_index_reset(&s->slot->copy);
     history_reset(&s->slot->history);
-    s->started = s->first_drawn = false;
+    s->started = s->first_drawn = s->ending_read = false;
     s->round_rows = s->given = s->taken = 0;
 }
 
@@ -376,6 +376,7 @@ bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, str
     *rows = ends || left < most ? left : most;
     if (ends && !s->prompt)
         keep_state(s); // of a stream that its caller drives
+    s->ending_read = ends;
 #ifdef ENGINE_TEST
     ends = ends && !engine_test_end_class;
 #endif
@@ -409,7 +410,7 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
         return false;
     double start = engine_seconds();
     int at = lane->length, end = at + count, ended = at;
-    bool again = s->first_drawn; // its last tokens were read as a prompt's ending, which they no longer are
+    bool again = s->ending_read; // its last tokens were read as a prompt's ending, which they no longer are
 #ifdef ENGINE_TEST
     again = again && !engine_test_end_stays;
 #endif

@@ -18,7 +18,7 @@ local TOYS <const> = {
     { "flashnext", "fn-tiny-mlx-4bit-g32", "bf16", "nvfp4-modelopt" }, { "nemotron_h", "nemo-tiny", "nvfp4-modelopt", "mlx-4bit-g32" },
 }
 local MORE <const> = { { "flashnext", "fn-tiny-fp8-block128" }, { "flashnext", "fn-f-nvfp4-mxfp8" } }
-local FIXED <const> = { ["fn-f-nvfp4-mxfp8"] = "1 8" } -- of toys that have kernels for their shapes on a GPU
+local FIXED <const> = { ["fn-f-nvfp4-mxfp8"] = "2 4" } -- of toys that have kernels for their shapes on a GPU
 
 local mode, target = os.getenv("PIANOLA_CONTRACTS") or "", os.getenv("TARGET") or "cpu"
 local whole = mode ~= ""

@@ -230,10 +230,19 @@ static inline int clusters_at_once(const void *, int threads, size_t, int cluste
     return cluster <= EMULATED_CLUSTER && cluster * threads <= EMULATED_THREADS ? 1 << 20 : 0;
 }
 
+// Two multiprocessors, so that blocks have several units; EMULATED_CARD=fixed: what kernels for one shape are made for.
+static inline int emulated_attribute(int attribute)
+{
+    if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin)
+        return emulated_shared();
+    if (!getenv("EMULATED_CARD"))
+        return 2;
+    return attribute == cudaDevAttrMultiProcessorCount ? 132 : attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 2;
+}
+
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
 #define cudaDeviceGetAttribute(value, attribute, device)                                                               \
-    (*(value) = (attribute) == cudaDevAttrMaxSharedMemoryPerBlockOptin ? emulated_shared() : 2, (void)(device),        \
-     cudaSuccess)
+    (*(value) = emulated_attribute(attribute), (void)(device), cudaSuccess)
 
 static inline void pdl_wait(void)
 {

@@ -95,6 +95,7 @@ __device__ __forceinline__ uint32_t word(const uint4 &v, int i)
 
 // ---- codes of 2 to 8 bits, as integers ----------------------------------------------------------------------------------
 
+// What raw codes have too much: behind the exponent of 128 the low bits of a bf16 number are a code, and the number is 128 + code.
 enum { RAW_MORE = 128 };
 
 template <int BITS> struct integer_codes {
@@ -146,7 +147,8 @@ template <int BITS> struct integer_codes {
             v[LOADS - 1] = *(const uint4 *)(data + FOUR * 256 + TWO * 128);
     }
 
-    // Codes of output o, step j, column pair c, as bf16 pair: less their middle, or, RAW, with RAW_MORE added, which is a step less.
+    // Codes of output o, step j, column pair c, as bf16 pair: less their middle, or, RAW, with RAW_MORE added, which is
+    // one instruction less.
     template <bool RAW> __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
     {
         static_assert(!RAW || BITS < 8, "a bf16 number has place for them beside RAW_MORE");

@@ -1,124 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The decode kernels of one model with its shapes as constants, for FIXED_ROWS rows. shapes.cuh is the model's: the generator wrote
-// it. Launches of more than two encodings stay with the general kernels.
+// The decode kernels of one model with its shapes as constants, for FIXED_ROWS rows. shapes.cuh is the model's: the generator wrote it.
 
-#include "kernels/cuda/experts_decode.cuh"
-#include "kernels/cuda/fixed.cuh"
-#include "kernels/cuda/linear_decode.cuh"
+#include "kernels/cuda/fixed_make.cuh"
 
 #include "shapes.cuh"
-
-// The struct that decodes an encoding.
-template <int ENCODING, int BITS> struct code_for;
-template <int BITS> struct code_for<ENC_F32, BITS> : code_type<code_f32> {
-};
-template <int BITS> struct code_for<ENC_BF16, BITS> : code_type<code_bf16> {
-};
-template <int BITS> struct code_for<ENC_F16, BITS> : code_type<code_f16> {
-};
-template <int BITS> struct code_for<ENC_AFFINE, BITS> : code_type<code_affine<BITS>> {
-};
-template <int BITS> struct code_for<ENC_NVFP4, BITS> : code_type<code_nvfp4> {
-};
-template <int BITS> struct code_for<ENC_MXFP8, BITS> : code_type<code_e4m3<ENC_MXFP8>> {
-};
-template <int BITS> struct code_for<ENC_FP8_BLOCK, BITS> : code_type<code_e4m3<ENC_FP8_BLOCK>> {
-};
-template <int BITS> struct code_for<ENC_FP8, BITS> : code_type<code_e4m3<ENC_FP8>> {
-};
-template <int BITS> struct code_for<ENC_INT4, BITS> : code_type<code_int4> {
-};
-
-// That of two encodings, which may be the same.
-template <class A, class B> struct code_for_two : code_type<code_two<A, B>> {
-};
-template <class A> struct code_for_two<A, A> : code_type<A> {
-};
-
-static constexpr bool part_code_same(const linear_shape &shape, int i, int j)
-{
-    return shape.part[i].encoding == shape.part[j].encoding &&
-           (shape.part[i].encoding != ENC_AFFINE || shape.part[i].bits == shape.part[j].bits);
-}
-
-// The last part whose encoding is not the first one's, or 0.
-static constexpr int part_other(const linear_shape &shape)
-{
-    int other = 0;
-    for (int i = 1; i < shape.parts; i++)
-        other = part_code_same(shape, 0, i) ? other : i;
-    return other;
-}
-
-static constexpr bool part_third(const linear_shape &shape)
-{
-    bool third = false;
-    for (int i = 1; i < shape.parts; i++)
-        third = third || (!part_code_same(shape, 0, i) && !part_code_same(shape, part_other(shape), i));
-    return third;
-}
-
-template <class S> static constexpr linear_fixed linear_entry(void)
-{
-    using SHAPE = linear_fixed_shape<S, FIXED_ROWS>;
-    constexpr linear_shape shape = S::value;
-    if constexpr (part_third(shape)) {
-        return {shape, SHAPE::plan, NULL};
-    } else {
-        constexpr int other = part_other(shape);
-        using A = typename code_for<shape.part[0].encoding, shape.part[0].bits>::type;
-        using B = typename code_for<shape.part[other].encoding, shape.part[other].bits>::type;
-        return {shape, SHAPE::plan,
-                linear_rows_kernel<typename code_for_two<A, B>::type, FIXED_ROWS == TILE_ROWS, SHAPE>};
-    }
-}
-
-template <class S> static constexpr experts_fixed<experts_up_args> experts_up_entry(void)
-{
-    using SHAPE = experts_fixed_shape<S, FIXED_ROWS>;
-    constexpr experts_shape shape = S::value;
-    constexpr code_shape other = shape.gated ? shape.gate : shape.code;
-    using A = typename code_for<shape.code.encoding, shape.code.bits>::type;
-    using B = typename code_for<other.encoding, other.bits>::type;
-    return {shape, SHAPE::plan, experts_up_kernel<typename code_for_two<A, B>::type, SHAPE>};
-}
-
-template <class S> static constexpr experts_fixed<experts_down_args> experts_down_entry(void)
-{
-    using SHAPE = experts_fixed_shape<S, FIXED_ROWS>;
-    constexpr experts_shape shape = S::value;
-    return {shape, SHAPE::plan,
-            experts_down_kernel<typename code_for<shape.code.encoding, shape.code.bits>::type, SHAPE>};
-}
-
-// A list of entries, and its end. Of this number of rows alone: other objects of the binary have lists of the same shapes.
-namespace
-{
-template <class... S> struct shape_list {
-    static constexpr linear_fixed linear[] = {linear_entry<S>()..., {}};
-};
-template <class... S> struct up_list {
-    static constexpr experts_fixed<experts_up_args> up[] = {experts_up_entry<S>()..., {}};
-};
-template <class... S> struct down_list {
-    static constexpr experts_fixed<experts_down_args> down[] = {experts_down_entry<S>()..., {}};
-};
-} // namespace
 
 #define JOINED(a, b) a##b
 #define TABLE(rows)  JOINED(fixed_table_, rows)
 
 extern "C" const struct fixed_table *TABLE(FIXED_ROWS)(void)
 {
-    using L = shape_list<LINEAR_SHAPES>;
-    using U = up_list<EXPERTS_UP_SHAPES>;
-    using D = down_list<EXPERTS_DOWN_SHAPES>;
-    static const struct fixed_table table = {L::linear,
-                                             U::up,
-                                             D::down,
-                                             (int32_t)(sizeof L::linear / sizeof *L::linear) - 1,
-                                             (int32_t)(sizeof U::up / sizeof *U::up) - 1,
-                                             (int32_t)(sizeof D::down / sizeof *D::down) - 1};
-    return &table;
+    return fixed_table_made<FIXED_ROWS, shape_list<LINEAR_SHAPES>, shape_list<EXPERTS_UP_SHAPES>,
+                            shape_list<EXPERTS_DOWN_SHAPES>>();
 }

@@ -47,8 +47,9 @@ static inline const struct fixed_table *fixed_table_in(int rows)
     return table ? table() : NULL;
 }
 
-// Whether launches look at the tables (cuda_fixed_use()).
+// Whether launches look at the tables (cuda_fixed_use()), and how many found theirs.
 inline bool fixed_used = true;
+inline int64_t fixed_taken = 0;
 
 // The same, NULL on cards that its kernels are not compiled for: they are for compute capability 9.
 static inline const struct fixed_table *fixed_table_for(int rows)
@@ -66,7 +67,7 @@ static inline decltype(linear_fixed::kernel) linear_find(const struct fixed_tabl
     for (int32_t i = 0; i < table->linears; i++)
         if (linear_shape_same(table->linear[i].shape, shape) &&
             linear_plan_is(plan, table->linear[i].plan, shape.parts))
-            return table->linear[i].kernel;
+            return fixed_taken++, table->linear[i].kernel;
     return NULL;
 }
 
@@ -76,7 +77,7 @@ static inline decltype(experts_fixed<ARGS>::kernel) experts_find(const experts_f
 {
     for (int32_t i = 0; i < count; i++)
         if (experts_shape_same(fixed[i].shape, shape) && experts_plan_same(fixed[i].plan, plan, shape.gated))
-            return fixed[i].kernel;
+            return fixed_taken++, fixed[i].kernel;
     return NULL;
 }
 

@@ -3,7 +3,8 @@
 // Gated DeltaNet over many rows: a block a (lane, key head, 16 columns of S), a thread an eighth of one column of HEADS value heads of
 // that key head, so that a number of a key serves them all and few shuffles do. A scheduler has one warp or two, whose instructions
 // must hide each other's latency: a head's update of a row, its output and its product with the next row's key are one stretch of
-// independent chains, and while the threads add that product for one head, another's stretch runs. More warps of fewer heads would
+// independent chains, and while the threads add that product for one head, another's stretch runs, where a thread
+// has several. More warps of fewer heads would
 // wait for shared memory, a load of which takes four cycles whatever a warp's threads share.
 //
 // Invariant: the arithmetic of gdn_step() on a column, in its order; what a thread holds of a column is the same too. So rows

@@ -195,12 +195,14 @@ static constexpr linear_plan linear_plan_of(const linear_shape &shape, int rows)
     return plan;
 }
 
-// Whether `plan` is that of a kernel made for `fixed`, but for places and what follows from the number of tiles.
+// Whether `plan` is that of a kernel made for `fixed`, but for places and what follows from the number of tiles, of which only those of
+// TILE_ROWS rows may be several.
 static inline bool linear_plan_is(const linear_plan &plan, const linear_plan &fixed, int parts)
 {
     bool same = room_plan_same(plan.room, fixed.room) && plan.splits == fixed.splits && plan.slices == fixed.slices &&
                 plan.pairs == fixed.pairs && plan.units == fixed.units && plan.blocks == fixed.blocks &&
-                plan.step.dim == fixed.step.dim && (plan.tiles > 1 || plan.cluster == fixed.cluster);
+                plan.step.dim == fixed.step.dim &&
+                (plan.tiles > 1 ? 1 << fixed.room.shift == TILE_ROWS : plan.cluster == fixed.cluster);
     for (int i = 0; i < parts; i++)
         same = same && stage_source_same(plan.part[i].source, fixed.part[i].source) &&
                plan.part[i].first == fixed.part[i].first && plan.part[i].groups == fixed.part[i].groups;

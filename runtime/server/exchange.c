@@ -247,7 +247,7 @@ void exchange_close(struct exchange *x)
 {
     pthread_mutex_lock(&x->side->lock);
     x->side->closed = true;
-    if (x->side->connection && x->side->link >= 0)
+    if (!x->side->gone && x->side->connection && x->side->link >= 0) // a reply that is cut has its own, shorter one
         watch_deadline(x->server->watch, x->side->link, READ_SECONDS);
     side_resume(x->side);
     pthread_mutex_unlock(&x->side->lock);
