@@ -6,15 +6,7 @@
 
 static bool linear_usable(const linear_fixed &fixed, int rows)
 {
-    const struct linear_args a = linear_args_of(fixed.shape);
-    linear_step step = {};
-    size_t shared = 0;
-    step.dim = fixed.shape.mix;
-    step.rows = fixed.shape.route * rows;
-    linear_plan plan = linear_plan_make(fixed_card(), &a, &step, rows, &shared);
-    plan.room.aligned = 1;
-    plan.cluster = linear_may_cluster(plan);
-    return fixed.kernel && linear_plan_is(plan, fixed.plan, fixed.shape.parts);
+    return fixed.kernel && linear_plan_is(linear_plan_of(fixed.shape, rows), fixed.plan, fixed.shape.parts);
 }
 
 template <class ARGS> static int experts_usable(const experts_fixed<ARGS> *fixed, int32_t count, int rows)

@@ -230,12 +230,7 @@ DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source
                 long_take<SHARE, HEADS>(&next, stage, in + t + 1, at);
             else
                 long_take<SHARE, HEADS>(&next, after, (in + t + 1) % LONG_ROWS, at);
-            if (SHARE > 1) {
-                long_write<HEADS>(s, &row, &q, &next, out[t]);
-            } else {
-                long_write<HEADS>(s, &row, &q, NULL, out[t]);
-                long_read<HEADS>(s, &next);
-            }
+            long_write<HEADS>(s, &row, &q, &next, out[t]);
             row = next;
         }
         long_store<HEADS>(y + (int64_t)first * ldy, ldy, dv, out, at.part, LONG_GROUP);
