@@ -109,12 +109,18 @@ struct bar {
     double before, after; // seconds
 };
 
-static double seconds_in(const struct part *part, const char *name)
+static const struct bench_row *group_in(const struct part *part, const char *name)
 {
     for (int i = 0; i < part->count; i++)
         if (!strcmp(part->group[i].op, name))
-            return part->group[i].seconds;
-    return 0;
+            return &part->group[i];
+    return NULL;
+}
+
+static double seconds_in(const struct part *part, const char *name)
+{
+    const struct bench_row *group = group_in(part, name);
+    return group ? group->seconds : 0;
 }
 
 static int longest(const void *a, const void *b)
@@ -132,7 +138,7 @@ static int make_bars(const struct part *before, const struct part *after, struct
     for (int p = 0; p < 2; p++)
         for (int i = 0; i < both[p]->count; i++) {
             const char *name = both[p]->group[i].op;
-            if (count < BARS - 1 && (p == 0 || seconds_in(before, name) <= 0))
+            if (count < BARS - 1 && (p == 0 || !group_in(before, name)))
                 bars[count++] = (struct bar){name, seconds_in(before, name), seconds_in(after, name)};
         }
     qsort(bars, (size_t)count, sizeof *bars, longest);

@@ -400,6 +400,9 @@ ok $good "bench --before --after --gnuplot is a chart"
 json 'j.prompt_kernels = nil; for _, k in ipairs(j.kernels) do k.op, k.seconds = k.op == "linear" and "older" or k.op, 2 * k.seconds end io.open("'"$scratch"'/older", "w"):write(require("cjson").encode(j))' <"$scratch/after"
 run bench --before "$scratch/older" --after "$scratch/after" && ! grep -q "a prompt of" "$out" && [ "$(grep -o '=' "$out" | wc -l)" != "$(grep -o '#' "$out" | wc -l)" ]
 ok $? "bench --before: a file without times of a prompt, and with an op that is not known; red: bars differ"
+json 'for _, k in ipairs(j.kernels) do k.seconds = (k.op == "draw" or k.op == "accept") and 0 or k.seconds end io.open("'"$scratch"'/none-drawn", "w"):write(require("cjson").encode(j))' <"$scratch/after"
+run bench --before "$scratch/none-drawn" --after "$scratch/after" && [ "$(grep -c '^  sampling ' "$out")" = "$(grep -c '^  as it runs ' "$out")" ]
+ok $? "bench --before: a group without time is one group"
 bad "both files are needed" bench --before "$scratch/after"
 bad "both files are needed" bench --after "$scratch/after"
 bad "measure nothing" bench --before "$scratch/after" --after "$scratch/after" --json
