@@ -21,6 +21,12 @@ FUSE       ?= 1
 PROMPT     ?= How do I list all files, also hidden ones?
 SANITIZE   ?=
 B          ?= build$(if $(SANITIZE),/sanitize)
+# A list has spaces or commas between its parts, and what is in it twice counts once.
+COMMA      := ,
+listed      = $(sort $(subst $(COMMA), ,$(1)))
+ifneq ($(words $(TARGET) $(filter cpu cuda,$(TARGET))),2)
+$(error TARGET=$(TARGET): cpu or cuda is expected)
+endif
 
 CC      ?= gcc
 LUA     ?= lua5.4
@@ -38,12 +44,19 @@ ifeq ($(TARGET),cuda)
 CUDA    ?= /usr/local/cuda
 NVCC    ?= $(if $(wildcard $(CUDA)/bin/nvcc),$(CUDA)/bin/nvcc,nvcc)
 CHIPS   ?= 90a
+override CHIPS := $(call listed,$(CHIPS))
+KNOWN   := $(shell $(NVCC) --list-gpu-arch 2>/dev/null)
+WRONG   := $(foreach chip,$(CHIPS),$(if $(filter compute_$(patsubst %a,%,$(patsubst %f,%,$(chip))),$(KNOWN)),,$(chip)))
+ifneq ($(if $(KNOWN),$(strip $(WRONG)),$(if $(CHIPS),,none)),)
+$(error CHIPS=$(or $(strip $(WRONG)),$(CHIPS)): chips that nvcc knows are expected, such as 90a ($(patsubst compute_%,%,$(KNOWN))))
+endif
 BASE    += -I$(CUDA)/include
 NVFLAGS := -std=c++17 -O3 -I. -I$(B)/common -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings --expt-relaxed-constexpr \
            $(if $(filter 90a,$(CHIPS)),-DWITH_WGMMA) $(if $(filter-out 90a,$(CHIPS)),,-DONLY_WGMMA) $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
 # Rows of a tile for which decode kernels are made for the model's own shapes too: those that rounds of LANES streams and WINDOW rows
 # have, and a prompt's ending. Launchers take such kernels on compute capability 9.
 FIXED   ?= $(if $(filter 9%,$(CHIPS)),$(shell for rows in 1 2 4; do [ $$rows -lt $$((2 * $(LANES) * $(WINDOW))) ] && echo $$rows; done 2>/dev/null) 8)
+override FIXED := $(call listed,$(FIXED))
 ifneq ($(filter-out 1 2 4 8,$(FIXED)),)
 $(error FIXED=$(FIXED): some of 1, 2, 4 and 8 are expected, or none)
 endif

@@ -17,4 +17,7 @@ $(DIR)/gen/%.c.o: $(DIR)/gen/%.c
 $(DIR)/gen/%.S.o: $(DIR)/gen/%.S $(wildcard $(DIR)/$(NAME).pack)
 	@$(CC) -I$(DIR) -Wa,-I$(DIR) -c $< -o $@
 
+# Made before this file is read; only `make -n` in a tree without them finds none.
+$(OBJECTS) $(DIR)/gen/fixed $(DIR)/gen/pack_blob.S: ;
+
 -include $(MODEL_OBJECTS:.o=.d)

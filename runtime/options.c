@@ -257,6 +257,18 @@ static bool bad_list(const struct flag_row *row, const char *name, const char *t
                      row->least, row->most, text);
 }
 
+// Adds a number that is not in the list; one that is there counts once. False: there are too many.
+static bool add_number(struct number_list *list, int64_t value, const char *name, struct error *error)
+{
+    for (int i = 0; i < list->count; i++)
+        if (list->number[i] == value)
+            return true;
+    if (list->count == NUMBERS_MOST)
+        return too_many(name, error);
+    list->number[list->count++] = value;
+    return true;
+}
+
 static bool set_numbers(struct number_list *list, const struct flag_row *row, const char *name, const char *text,
                         struct error *error)
 {
@@ -267,9 +279,8 @@ static bool set_numbers(struct number_list *list, const struct flag_row *row, co
         const long long value = digits(part) ? strtoll(part, NULL, 10) : 0;
         if (!digits(part) || !in_range(row, (double)value))
             return bad_list(row, name, text, "whole numbers", error);
-        if (list->count == NUMBERS_MOST)
-            return too_many(name, error);
-        list->number[list->count++] = value;
+        if (!add_number(list, value, name, error))
+            return false;
     }
     return true;
 }
@@ -280,11 +291,15 @@ static bool set_reals(struct real_list *list, const struct flag_row *row, const 
     char part[32];
     for (const char *at = text; next_part(&at, part, sizeof part);) {
         double value;
+        bool known = false;
         if (!real(part, &value) || !in_range(row, value))
             return bad_list(row, name, text, "numbers", error);
-        if (list->count == NUMBERS_MOST)
+        for (int i = 0; i < list->count; i++)
+            known = known || list->number[i] == value;
+        if (!known && list->count == NUMBERS_MOST)
             return too_many(name, error);
-        list->number[list->count++] = value;
+        if (!known)
+            list->number[list->count++] = value;
     }
     return true;
 }
@@ -313,11 +328,9 @@ static bool set_ranges(struct number_list *list, const struct flag_row *row, con
         if (!range(part, &from, &to) || (double)from < row->least)
             return bad_list(row, name, text, "whole numbers or ranges like 1-3", error);
         most = to > most ? to : most;
-        for (int64_t value = from; value <= to && in_range(row, (double)value); value++) {
-            if (list->count == NUMBERS_MOST)
-                return too_many(name, error);
-            list->number[list->count++] = value;
-        }
+        for (int64_t value = from; value <= to && in_range(row, (double)value); value++)
+            if (!add_number(list, value, name, error))
+                return false;
     }
     if (in_range(row, (double)most))
         return true;

@@ -453,7 +453,11 @@ for drafts in 0 3-1 1, 1-2-3 -2 1-16 1,99999999999999999999; do
 done
 bad "--drafts: this build drafts at most 5 a round, found 7; make WINDOW=8 builds that" bench --accept 0.5 --drafts 1-7
 bad "found 15; make WINDOW=16 builds that" bench --accept 0.5 --drafts 2,15,6
-bad "--drafts: at most 16" bench --accept 0.5 --drafts 1-5,1-5,1-5,1-2
+run bench --quiet --repeat 1 --prompt 16 --decode 4 --weights synthetic --accept 0.8,0.80,.8 --drafts 1-2,2,1,1-2 &&
+    [ "$(grep -cE '^  +0\.8( +[0-9.]+ +[0-9.]+){3} +[0-9.]+ a round: [0-9]' "$out")" = 1 ] && grep -qE "^  accept +1 +2 +the engine's" "$out"
+ok $? "of acceptances and depths that are given twice each counts once"
+run bench --quiet --turns 64,64 --turn-tokens 8 --decode 4 --repeat 1 && [ "$(grep -cE '^ +64  (cold|resumed|again|warm) ' "$out")" = 4 ]
+ok $? "and so do those of --turns"
 bad "expected numbers from 0 to 1 separated by commas, found \"0.5,2\"" bench --accept 0.5,2
 bad "--accept: expected numbers" bench --accept 0.5,
 bad "give one of them" bench --gnuplot --json

@@ -501,6 +501,10 @@ local function check_bad()
         status, message = generate(good, out, o)
         ok(status == 2 and message:find("^pianola: [^\n]+\n$") and quiet_directory(out), "bad option: " .. o, message)
     end
+    for _, o in ipairs { "--target x", "--lanes 9", "--window 0", "--chunk 5" } do -- what is wrong goes before what is missing
+        status, message = run("lua5.4 gen/main.lua " .. o)
+        ok(status == 2 and message:find("^pianola: " .. o:match("^%S+"):gsub("%-", "%%-") .. ": [^\n]+\n$"), "bad option alone: " .. o, message)
+    end
     message = select(2, generate(good, out, "--draft-vocab 321")) -- one more than the toy has
     ok(message:find("from 16 to 320, or a file of them, is expected, found 321\n$"), "bad option: the range of a draft vocabulary",
         message)

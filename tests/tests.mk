@@ -4,7 +4,6 @@
 # with what it needs of the engine; contract_test.c is linked with the embedded model as well.
 
 T          := $(B)/tests
-COMMA      := ,
 TEST_NAMES := $(basename $(notdir $(filter-out tests/contract_test.c,$(wildcard tests/*_test.c))))
 TEST_BINARIES := $(TEST_NAMES:%=$(T)/%) $(T)/contract_test $(T)/sim_test
 TEST_SCRIPTS  := $(wildcard tests/*.t)

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The Makefile: a dry run in a tree without objects, and one line for each variable that cannot be.
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+out=$scratch/out err=$scratch/err
+tests=0 failures=0
+unset MAKEFLAGS MAKELEVEL
+
+ok() { # STATUS NAME
+    tests=$((tests + 1))
+    if [ "$1" = 0 ]; then echo "ok $tests - $2"; else
+        failures=$((failures + 1))
+        echo "not ok $tests - $2"
+        tail -3 "$err" | cut -c1-300 | sed 's/^/#   /'
+    fi
+}
+
+dry() { make -n "B=$scratch/build" "$@" >"$out" 2>"$err"; }
+
+# refused TEXT VARIABLES...: exit code 2 before anything is done, one line that holds TEXT.
+refused() {
+    local text=$1
+    shift
+    make -n "B=$scratch/build" "$@" >"$out" 2>"$err"
+    [ $? = 2 ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qF -- "$text" "$err"
+    ok $? "refused: $*"
+}
+
+for goal in all run install test bench lint clean help contracts test-gpu-bundle; do
+    dry $goal && [ ! -s "$err" ]
+    ok $? "make -n $goal, of nothing that is built"
+done
+[ ! -e "$scratch/build" ]
+ok $? "nothing was made"
+
+refused "TARGET=gpu: cpu or cuda is expected" TARGET=gpu
+refused "TARGET=: cpu or cuda" TARGET=
+refused "FIXED=3 8: some of 1, 2, 4 and 8" TARGET=cuda FIXED="8 3"
+dry TARGET=cuda FIXED="8 1,8" && [ ! -s "$err" ] && [ "$(grep -c 'fixed_[0-9]*\.o$' "$out")" = 2 ]
+ok $? "rows of FIXED count once, with spaces or commas between them"
+dry TARGET=cuda FIXED= && ! grep -q 'fixed_[0-9]' "$out" && [ ! -s "$err" ]
+ok $? "FIXED may be empty"
+if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+    for chips in foo 90a,foo 9; do refused "chips that nvcc knows are expected, such as 90a" TARGET=cuda CHIPS=$chips; done
+    dry TARGET=cuda CHIPS=90a,120,90a && [ ! -s "$err" ] && [ "$(grep -c 'fixed_8\.o$' "$out")" = 1 ] &&
+        [ "$(grep -m1 'fixed\.cu ' "$out" | grep -o 'gencode arch=compute_[0-9a]*' | tr -d '\n')" = "gencode arch=compute_120gencode arch=compute_90a" ]
+    ok $? "CHIPS may have commas, each counts once, and 90a among them has kernels for its shapes"
+fi
+
+echo "1..$tests"
+exit $((failures > 0))
