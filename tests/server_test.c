@@ -18,6 +18,34 @@ static char *sha_of(const char *body)
 
 // ---- what works ------------------------------------------------------------------------------------------------------------------
 
+// A name of 200 bytes.
+#define TEN  "0123456789"
+#define LONG "org/a b/" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN "\xc3\xa9"
+
+// Models by their names, whose bytes may be escaped in a path.
+static void model_paths(void)
+{
+    static const struct {
+        const char *path;
+        int status;
+        const char *key, *value;
+    } rows[] = {{"one", 200, "id", "one"},
+                {"%74%77o", 200, "id", "two"},
+                {"org%2fa%20b%2F" TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN "%c3%A9",
+                 200, "id", LONG},
+                {"one%00", 404, "error.type", "not_found_error"},
+                {"one%", 404, "error.code", "model_not_found"},
+                {"%6fne%2", 404, "error.message", "the model \"one%2\" is not served here"},
+                {"%zz%ff", 404, "error.message", "the model \"%zz?\" is not served here"}};
+    char path[700];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(path, sizeof path, "/v1/models/%s", rows[i].path);
+        struct reply r = http_get(port, path);
+        ok(r.status == rows[i].status && !strcmp(json_at(r.body.data, rows[i].key), rows[i].value), path, r.body.data);
+        reply_free_all(&r);
+    }
+}
+
 static void pages(void)
 {
     static const char *const paths[] = {"/health", "/v1/models", "/metrics", "/v1/metrics", "/memory"};
@@ -30,6 +58,7 @@ static void pages(void)
     ok(!strcmp(json_at(r.body.data, "data.0.id"), "one") && !strcmp(json_at(r.body.data, "data.1.id"), "two"),
        "the name and the alias are listed", r.body.data);
     reply_free_all(&r);
+    model_paths();
     r = http_get(port, "/v1/chat/completions");
     ok(r.status == 405, "a path for another method is 405", r.raw.data);
     reply_free_all(&r);
@@ -505,8 +534,8 @@ static void drain(struct served *s)
 
 int main(void)
 {
-    const char *const arguments[] = {"--quiet", "--context", "512",     "--parallel", "4",
-                                     "--name",  "one",       "--alias", "two",        NULL};
+    const char *const arguments[] = {"--quiet", "--context", "512", "--parallel", "4",  "--name",
+                                     "one",     "--alias",   "two", "--alias",    LONG, NULL};
     struct served s = serve_start(arguments);
     port = s.port;
     signal(SIGPIPE, SIG_IGN);

@@ -71,7 +71,8 @@ static void book(struct exchange *x, ptrdiff_t bytes)
 // Whether output of so many bytes, which waits to be read, is too much beside that of others.
 static bool crowded(const struct exchange *x, size_t bytes)
 {
-    return bytes > REPLY_SMALL && atomic_load(&x->server->reply_bytes) > REPLIES_MOST;
+    const int_fast64_t held = atomic_load(&x->server->reply_bytes);
+    return (bytes > REPLY_SMALL && held > REPLIES_MOST) || (bytes > REPLY_LEAST && held > 2 * REPLIES_MOST);
 }
 
 void exchange_drop(struct exchange *x)
@@ -106,7 +107,7 @@ void side_resume(struct connection_side *side)
 static void cut(struct exchange *x)
 {
     struct connection_side *side = x->side;
-    side->gone = true;
+    side->gone = side->cut = true;
     book(x, -(ptrdiff_t)side->out_room);
     free(side->out);
     side->out = NULL;
@@ -129,7 +130,7 @@ static void put(struct exchange *x, const char *bytes, size_t count)
     }
     if (side->out_room - side->out_bytes < count) {
         size_t room = 2 * side->out_bytes + count + 256;
-        char *longer = crowded(x, side->out_bytes) ? NULL : realloc(side->out, room);
+        char *longer = crowded(x, side->out_bytes + count) ? NULL : realloc(side->out, room);
         if (!longer) {
             cut(x);
             return;
@@ -288,8 +289,9 @@ void exchange_error(struct exchange *x, int status, const char *type, const char
     va_end(list);
     const enum error_style style = x->route ? x->route->style : STYLE_OPENAI;
     json_t *message = json_string(text);
-    if (!message)
-        message = json_string("the request is not valid"); // it quoted bytes that are no UTF-8
+    for (char *c = message ? NULL : text; c && *c; c++) // it quotes bytes that are no UTF-8, or a part of a character
+        *c = *c & 0x80 ? '?' : *c;
+    message = message ? message : json_string(text);
     type = type ? type : exchange_error_type(status, style);
     if (style == STYLE_ANTHROPIC)
         exchange_json(x, status,
@@ -388,6 +390,14 @@ bool exchange_is_gone(struct exchange *x)
     bool is = x->side->gone;
     pthread_mutex_unlock(&x->side->lock);
     return is;
+}
+
+const char *exchange_came_out(struct exchange *x, const char *reason)
+{
+    pthread_mutex_lock(&x->side->lock);
+    reason = x->side->cut ? "cancelled" : x->side->status >= 500 ? "failed" : reason;
+    pthread_mutex_unlock(&x->side->lock);
+    return reason;
 }
 
 // ---- in a worker -------------------------------------------------------------------------------------------------------------

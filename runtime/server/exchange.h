@@ -64,7 +64,7 @@ struct exchange {
     uint64_t number;
     char id[40];      // of the reply, without its prefix
     char label[64];   // of the key that was given, or "-"
-    char rest[128];   // of the path, where the route ends in *
+    char rest[256];   // of the path, where the route ends in *, without escapes; a name of the model fits
     char query[256];  // behind the ?
     char policy[384]; // Content-Security-Policy of what is sent; empty: none
     char *body;
@@ -88,7 +88,8 @@ enum { EXCHANGE_WRITTEN = JSON_COMPACT | JSON_REAL_PRECISION(9) }; // how replie
 
 // ---- answering ---------------------------------------------------------------------------------------------------------------
 
-// Replies that wait to be read are held up to REPLIES_MOST bytes; beyond that a large one is a 503, and a large stream is cut.
+// Replies that wait to be read are held up to REPLIES_MOST bytes; beyond that one over REPLY_SMALL is a 503, and a stream of which
+// more waits is cut; beyond twice as many, one over REPLY_LEAST.
 // The whole reply: status and JSON (stolen). NULL: out of memory.
 void exchange_json(struct exchange *x, int status, json_t *body);
 // The same for other bodies; `type` is a constant; bytes are copied.

@@ -116,7 +116,7 @@ static void finish(struct exchange *x, const struct news *n)
         sum_up(x, n, &o);
         x->dialect->end(x, &o);
         exchange_close(x);
-        report(x, n, o.reason);
+        report(x, n, exchange_came_out(x, o.reason));
         warm_offer(x->server->warm, x);
     } else {
         if (!away && stage == JOB_REFUSED)

@@ -25,6 +25,7 @@ struct connection_side {
     // under lock
     struct MHD_Connection *connection; // NULL: gone
     bool suspended, gone, closed;      // closed: no more output comes
+    bool cut;                          // gone, but by our own doing: it could not be kept
     enum side_state state;
     int status;
     const char *type;
@@ -55,6 +56,8 @@ struct connection_side {
 void exchange_progress(struct exchange *x);
 
 bool exchange_is_gone(struct exchange *x);
+// How a reply that was made to its end came out, in the words of metrics.h: as `reason`, unless it could not be kept to be read.
+const char *exchange_came_out(struct exchange *x, const char *reason);
 const char *exchange_error_type(int status, enum error_style style);
 
 // Puts a connection that waits for output back to work. Lock held.

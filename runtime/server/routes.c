@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of paths; see routes.h. Paths are compared as they were sent.
+// The table of paths; see routes.h. Paths are compared as they were sent; what a * stands for has its escapes (%2F) read.
 
 #include "runtime/server/routes.h"
 
@@ -30,15 +30,34 @@ static const struct route routes[] = {
 };
 // clang-format on
 
+// The value of a hexadecimal digit, or -1.
+static int hex(char c)
+{
+    const char *digits = "0123456789abcdef", *at = c ? strchr(digits, c | 32) : NULL;
+    return at && (c | 32) == *at ? (int)(at - digits) : -1;
+}
+
+// Reads the escapes of a text into out[size]; what is none stays as it is. False: it is too long, or has a NUL.
+static bool unescape(const char *text, char *out, size_t size)
+{
+    size_t count = 0;
+    while (*text && count + 1 < size) {
+        const int high = *text == '%' ? hex(text[1]) : -1, low = high >= 0 ? hex(text[2]) : -1;
+        if (high == 0 && low == 0)
+            return false;
+        out[count++] = low >= 0 ? (char)(16 * high + low) : *text;
+        text += low >= 0 ? 3 : 1;
+    }
+    out[count] = '\0';
+    return !*text;
+}
+
 static bool match(const struct route *route, const char *path, char *rest, size_t size)
 {
     size_t bytes = strlen(route->path);
     if (route->path[bytes - 1] != '*')
         return !strcmp(route->path, path);
-    if (strncmp(route->path, path, bytes - 1) || !path[bytes - 1] || strlen(path + bytes - 1) >= size)
-        return false;
-    snprintf(rest, size, "%s", path + bytes - 1);
-    return true;
+    return !strncmp(route->path, path, bytes - 1) && path[bytes - 1] && unescape(path + bytes - 1, rest, size);
 }
 
 const struct route *routes_find(const char *path, const char *method, char *rest, size_t size, bool *other_method)

@@ -21,7 +21,8 @@ enum {
     BODY_LARGE = 1 << 20,     // from which on the process gives memory back when the request is over
     BODIES_MOST = 256 << 20,  // bytes of all bodies that are held
     REPLIES_MOST = 256 << 20, // bytes of all replies that wait to be read
-    REPLY_SMALL = 64 << 10,   // up to which one may wait beside any others
+    REPLY_SMALL = 64 << 10,   // up to which one may wait beside those
+    REPLY_LEAST = 4 << 10,    // and beside twice as many
     HEADERS_MOST = 16 << 10,  // bytes of a request's line and headers
     LINKS_MOST = 16384,       // connections at a time
     JOBS_MOST = 1024,         // requests for the engine at a time
