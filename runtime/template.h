@@ -14,6 +14,7 @@
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <time.h>
 
 enum {
@@ -29,6 +30,7 @@ enum value_kind {
     VALUE_NONE,
     VALUE_BOOL,
     VALUE_INT,
+    VALUE_WIDE, // a whole number of more than 64 bits, which is printed and compared; `digits` are its text
     VALUE_FLOAT,
     VALUE_TEXT,
     VALUE_LIST,
@@ -69,6 +71,7 @@ struct value {
         bool flag;
         int64_t integer;
         double real;
+        const char *digits;
         const struct text *text;
         struct list *list;
         struct dict *dict;
@@ -196,7 +199,16 @@ static inline bool value_numeric(struct value v)
 // Of a numeric value.
 static inline double value_number(struct value v)
 {
-    return v.kind == VALUE_FLOAT ? v.real : v.kind == VALUE_BOOL ? v.flag : (double)v.integer;
+    switch (v.kind) {
+    case VALUE_BOOL:
+        return v.flag;
+    case VALUE_INT:
+        return (double)v.integer;
+    case VALUE_WIDE:
+        return strtod(v.digits, NULL);
+    default:
+        return v.real;
+    }
 }
 // Whether its elements lie in v.list.
 static inline bool value_listlike(struct value v)

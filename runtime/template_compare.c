@@ -20,8 +20,23 @@ static void enter(struct template_run *run, size_t count)
     template_steps(run, count);
 }
 
+// The order of two whole numbers of which one has more than 64 bits: that one's sign decides, else its length, else its digits.
+static int compare_wide(struct value a, struct value b)
+{
+    if (a.kind != VALUE_WIDE)
+        return -compare_wide(b, a);
+    const int sign = *a.digits == '-' ? -1 : 1;
+    if (b.kind != VALUE_WIDE || (*b.digits == '-') != (sign < 0))
+        return sign;
+    const size_t left = strlen(a.digits), right = strlen(b.digits);
+    const int order = left != right ? (left > right) - (left < right) : strcmp(a.digits, b.digits);
+    return sign * ((order > 0) - (order < 0));
+}
+
 static bool equal_numbers(struct value a, struct value b)
 {
+    if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT && (a.kind == VALUE_WIDE || b.kind == VALUE_WIDE))
+        return compare_wide(a, b) == 0;
     if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT)
         return (a.kind == VALUE_BOOL ? a.flag : a.integer) == (b.kind == VALUE_BOOL ? b.flag : b.integer);
     return value_number(a) == value_number(b);
@@ -70,6 +85,8 @@ static bool ordered(struct template_run *run, struct value a, struct value b, bo
     if (a.kind == VALUE_UNDEFINED || b.kind == VALUE_UNDEFINED)
         template_fail_undefined(run, a.kind == VALUE_UNDEFINED ? a : b);
     if (value_numeric(a) && value_numeric(b)) {
+        if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT && (a.kind == VALUE_WIDE || b.kind == VALUE_WIDE))
+            return compare_wide(a, b) < (equal ? 1 : 0);
         if (a.kind != VALUE_FLOAT && b.kind != VALUE_FLOAT) {
             int64_t left = a.kind == VALUE_BOOL ? a.flag : a.integer, right = b.kind == VALUE_BOOL ? b.flag : b.integer;
             return left < right || (equal && left == right);

@@ -200,6 +200,7 @@ struct value filter_int(struct template_run *run, struct value self, const struc
     case VALUE_UNDEFINED:
         fail_kind(run, "int", self);
     case VALUE_INT:
+    case VALUE_WIDE:
         return self;
     case VALUE_BOOL:
         result.integer = self.flag;
@@ -238,9 +239,9 @@ struct value filter_float(struct template_run *run, struct value self, const str
         result.trusted = self.text->size && text_trusted(self.text, 0);
         return isnan(result.real) ? usual : result;
     }
-    if (self.kind != VALUE_INT && self.kind != VALUE_BOOL)
+    if (!value_numeric(self))
         return usual;
-    result.real = self.kind == VALUE_INT ? (double)self.integer : self.flag;
+    result.real = value_number(self);
     result.trusted = self.trusted;
     return result;
 }
@@ -254,6 +255,8 @@ struct value filter_abs(struct template_run *run, struct value self, const struc
         return self.integer < 0 ? value_neg(run, self) : self;
     else if (self.kind == VALUE_BOOL)
         return value_pos(run, self);
+    else if (self.kind == VALUE_WIDE)
+        self.digits += *self.digits == '-';
     else
         fail_kind(run, "abs", self);
     return self;

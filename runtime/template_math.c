@@ -31,6 +31,8 @@ __attribute__((noreturn)) static void fail_operands(struct template_run *run, co
     struct value undefined = a.kind == VALUE_UNDEFINED ? a : b;
     if (undefined.kind == VALUE_UNDEFINED)
         template_fail(run, "'%.80s' is undefined", undefined.hint);
+    if (a.kind == VALUE_WIDE || b.kind == VALUE_WIDE)
+        template_fail(run, "a number does not fit 64 bits");
     template_fail(run, "%s is not supported between %s and %s", op, value_type(a), value_type(b));
 }
 

@@ -68,6 +68,9 @@ static bool print_scalar(struct template_run *run, struct builder *b, struct val
         snprintf(buffer, sizeof buffer, "%" PRId64, v.integer);
         print_string(run, b, buffer, v.trusted);
         return true;
+    case VALUE_WIDE:
+        print_string(run, b, v.digits, v.trusted);
+        return true;
     case VALUE_FLOAT:
         float_repr(v.real, buffer);
         print_string(run, b, buffer, v.trusted);
@@ -227,7 +230,7 @@ static void json_scalar(struct template_run *run, struct builder *b, struct valu
         print_string(run, b, v.flag ? "true" : "false", v.trusted);
     else if (v.kind == VALUE_FLOAT && !isfinite(v.real))
         print_string(run, b, isnan(v.real) ? "NaN" : v.real < 0 ? "-Infinity" : "Infinity", v.trusted);
-    else if (v.kind == VALUE_INT || v.kind == VALUE_FLOAT)
+    else if (v.kind == VALUE_INT || v.kind == VALUE_WIDE || v.kind == VALUE_FLOAT)
         print_scalar(run, b, v);
     else
         template_fail(run, "tojson: a value of type %s is not JSON", value_type(v));

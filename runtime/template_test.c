@@ -58,7 +58,7 @@ bool test_number(struct template_run *run, struct value self, const struct value
 bool test_integer(struct template_run *run, struct value self, const struct value *args)
 {
     (void)run, (void)args;
-    return self.kind == VALUE_INT;
+    return self.kind == VALUE_INT || self.kind == VALUE_WIDE;
 }
 
 bool test_float(struct template_run *run, struct value self, const struct value *args)

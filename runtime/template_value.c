@@ -5,6 +5,7 @@
 // printing, testing or walking is an error.
 
 #define _GNU_SOURCE // memmem
+#include "runtime/json_exact.h"
 #include "runtime/template.h"
 #include <math.h>
 #include <string.h>
@@ -12,8 +13,8 @@
 const char *value_type(struct value v)
 {
     static const char *const names[] = {
-        "missing", "undefined", "NoneType",  "bool", "int",       "float", "str",    "list",
-        "tuple",   "dict view", "generator", "dict", "namespace", "macro", "method",
+        "missing", "undefined", "NoneType",  "bool",      "int",  "int",       "float", "str",
+        "list",    "tuple",     "dict view", "generator", "dict", "namespace", "macro", "method",
     };
     return names[v.kind];
 }
@@ -68,6 +69,7 @@ static uint64_t key_hash(struct template_run *run, struct value key)
         return mix(hash);
     case VALUE_BOOL:
     case VALUE_INT:
+    case VALUE_WIDE:
     case VALUE_FLOAT: {
         double real = value_number(key) + 0.0;
         memcpy(&hash, &real, sizeof hash);
@@ -184,7 +186,10 @@ struct value value_from_json(struct template_run *run, const json_t *json, int d
             list_push(run, v, value_from_json(run, json_array_get(json, i), depth + 1));
         break;
     case JSON_STRING:
-        return text_from_json(run, json_string_value(json), json_string_length(json));
+        if (!json_wide(json))
+            return text_from_json(run, json_string_value(json), json_string_length(json));
+        v = (struct value){.kind = VALUE_WIDE, .digits = json_wide(json)};
+        break;
     case JSON_INTEGER:
         v = value_int(json_integer_value(json));
         break;
@@ -226,7 +231,7 @@ bool value_truth(struct template_run *run, struct value v)
         return v.list->count != 0;
     case VALUE_DICT:
         return v.dict->count != 0;
-    default:
+    default: // a number of more than 64 bits, too
         return true;
     }
 }

@@ -178,39 +178,6 @@ static void values_shown(void)
     ok(!wrong, "numbers are shown with the digits that they need", NULL);
 }
 
-// Whole numbers of more than 64 bits are real ones; beside them no other loses a digit.
-static void wide_numbers(void)
-{
-    static const char text[] =
-        "{\"a\":18446744073709551615,\"b\":[-9223372036854775809,-9223372036854775808],"
-        "\"c\":9007199254740993,\"d\":\"\\\"99999999999999999999\",\"e\":12345678901234567890e2}";
-    struct error error;
-    json_t *root = input_parse("the body", text, sizeof text - 1, &error), *list = json_object_get(root, "b");
-    ok(root && json_real_value(json_object_get(root, "a")) == 0x1p64 && json_is_real(json_array_get(list, 0)) &&
-           json_integer_value(json_array_get(list, 1)) == INT64_MIN &&
-           json_integer_value(json_object_get(root, "c")) == 9007199254740993 &&
-           !strcmp(text_at(root, "d"), "\"99999999999999999999") &&
-           json_real_value(json_object_get(root, "e")) == 12345678901234567890e2,
-       "whole numbers of more than 64 bits are taken as real ones, and no others", root ? NULL : error.text);
-    json_decref(root);
-    root = input_parse("the body", "{\"a\":\n1e999}", 13, &error);
-    ok(!root && !strcmp(error.text, "the body, line 2, column 5: a number is too large for 64 bits"),
-       "one that no real number holds is named by its place", error.text);
-    static const char seed[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"seed\":18446744073709551615}";
-    const bool took = ask_text(chat_handle, strdup(seed), NULL);
-    ok(!took && !strncmp(text_at(sent.whole, "message"), "seed: a whole number from -2^63", 31),
-       "a seed of more than 64 bits is refused by name", text_at(sent.whole, "message"));
-    over();
-    static const char tool[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\","
-        "\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"n\\\":18446744073709551615}\"}}]}],"
-        "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":"
-        "\"object\",\"properties\":{\"n\":{\"type\":\"integer\",\"maximum\":18446744073709551615,\"minimum\":0}}}}}]}";
-    ok(ask_text(chat_handle, strdup(tool), NULL), "bounds and arguments of that size are taken",
-       text_at(sent.whole, "message"));
-    over();
-}
-
 // ---- tools -----------------------------------------------------------------------------------------------------------------------
 
 static const struct {

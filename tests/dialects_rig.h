@@ -7,6 +7,7 @@
 #define DIALECTS_RIG_H
 
 #include "runtime/chat.h"
+#include "runtime/json_exact.h"
 #include "runtime/model.h"
 #include "runtime/server/chat_request.h"
 #include "runtime/server/response_store.h"
@@ -20,7 +21,8 @@
 
 static struct {
     int status;     // of a whole reply, 0: none
-    json_t *whole;  // it
+    char *written;  // it
+    json_t *whole;  // as a client reads it
     char *text;     // of one that is not JSON
     json_t *events; // of a stream, as sent; NULL: none was opened
     bool submitted;
@@ -33,24 +35,35 @@ static void forget(void)
     json_decref(sent.whole);
     json_decref(sent.events);
     free(sent.text);
-    sent.text = NULL;
+    free(sent.written);
+    sent.text = sent.written = NULL;
     sent.whole = sent.events = NULL;
     sent.status = sent.count = 0;
     sent.submitted = false;
+}
+
+// What is sent (stolen), as a client reads it; *written: to be freed.
+static json_t *through(json_t *value, char **written)
+{
+    size_t bytes;
+    *written = json_exact_dump(value, &bytes);
+    json_decref(value);
+    return *written ? json_exact_load(*written, bytes, JSON_ALLOW_NUL, JSON_KEEP_ALL, NULL) : NULL;
 }
 
 void exchange_json(struct exchange *x, int status, json_t *body)
 {
     (void)x;
     json_decref(sent.whole);
+    free(sent.written);
     sent.status = status;
-    sent.whole = body;
+    sent.whole = through(body, &sent.written);
 }
 
 void exchange_text(struct exchange *x, int status, const char *type, const char *text, size_t bytes)
 {
     const bool json = !strcmp(type, "application/json");
-    exchange_json(x, status, json ? json_loadb(text, bytes, 0, NULL) : NULL);
+    exchange_json(x, status, json ? json_exact_load(text, bytes, 0, JSON_KEEP_ALL, NULL) : NULL);
     sent.text = json ? NULL : strndup(text, bytes);
 }
 
@@ -74,7 +87,10 @@ void exchange_stream(struct exchange *x)
 
 void exchange_event(struct exchange *x, const char *name, json_t *data)
 {
+    char *written;
     (void)x;
+    data = through(data, &written);
+    free(written);
     if (name && strcmp(name, json_string_value(json_object_get(data, "type")))) // a client may read either
         json_object_set_new(data, "type", json_string("the name of the event is another"));
     if (sent.count++ == sent.lost)
@@ -126,7 +142,7 @@ typedef void handler(struct exchange *x);
 static json_t *parsed(const char *text)
 {
     json_error_t error;
-    json_t *json = json_loads(text, 0, &error);
+    json_t *json = json_exact_load(text, strlen(text), 0, JSON_KEEP_ALL, &error);
     if (!json)
         printf("# %s at %d of %s\n", error.text, error.position, text);
     return json;
@@ -147,7 +163,7 @@ static bool ask_text(handler *handle, char *body, const char *rest)
 
 static bool ask(handler *handle, json_t *body, const char *rest)
 {
-    char *text = json_dumps(body, 0);
+    char *text = json_exact_dump(body, NULL);
     json_decref(body);
     return ask_text(handle, text, rest);
 }
@@ -275,7 +291,9 @@ static json_t *messages_together(void)
             good = good && open;
             open = false;
             if (!strcmp(text_at(block, "type"), "tool_use"))
-                json_object_set_new(block, "input", json_loads(text_at(block, "partial"), 0, NULL));
+                json_object_set_new(block, "input",
+                                    json_exact_load(text_at(block, "partial"), strlen(text_at(block, "partial")), 0,
+                                                    JSON_KEEP_ALL, NULL));
         } else if (!strcmp(type, "message_delta")) {
             last = event;
         } else if (!strcmp(type, "message_stop")) {

@@ -202,6 +202,8 @@ static void prompts(void)
     }
 }
 
+#include "tests/dialects_numbers.h"
+
 // ---- the rest --------------------------------------------------------------------------------------------------------------------
 
 static void refusals(void)
@@ -415,6 +417,8 @@ int main(void)
     places_named();
     values_shown();
     wide_numbers();
+    numbers_replied();
+    numbers_asked();
     tools_refused();
     reasoning_counts();
     page();

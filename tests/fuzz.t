@@ -32,13 +32,13 @@ clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/ca
     build/tests/fuzz/cache_file -max_total_time="$seconds" -seed=1 -max_len=700 -artifact_prefix="$scratch/found/" "$scratch/found" \
         >"$scratch/log" 2>&1
 report $? cache_file
-clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/server_body.c runtime/server/input.c -o build/tests/fuzz/server_body \
+clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -I. tests/fuzz/server_body.c runtime/server/input.c runtime/json_exact.c -o build/tests/fuzz/server_body \
     -ljansson -lm >"$scratch/log" 2>&1 &&
     build/tests/fuzz/server_body -max_total_time="$seconds" -seed=1 -max_len=2000 -artifact_prefix="$scratch/found/" "$scratch/found" \
         tests/fuzz/corpus/server_body >"$scratch/log" 2>&1
 report $? server_body
 clang -g -O1 -std=gnu11 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/grammar.c runtime/grammar/*.c runtime/reply/{schema,json_stream,json_text}.c \
-    -o build/tests/fuzz/grammar -ljansson -lxxhash >"$scratch/log" 2>&1 &&
+    runtime/json_exact.c -o build/tests/fuzz/grammar -ljansson -lxxhash >"$scratch/log" 2>&1 &&
     build/tests/fuzz/grammar -max_total_time="$seconds" -seed=1 -max_len=600 -timeout=10 -artifact_prefix="$scratch/found/" "$scratch/found" \
         tests/fuzz/corpus/grammar >"$scratch/log" 2>&1
 report $? grammar

@@ -68,6 +68,24 @@ static const struct language strict_languages[] = {
      "{\"get\":{\"allOf\":[{\"properties\":{\"n\":{\"type\":\"integer\"}}},{\"required\":[\"n\"]}]}}",
      {GET(P("n", "4"))},
      {GET(""), GET(P("n", "x"))}},
+    // Whole numbers of more than 64 bits keep their digits.
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"type\":\"integer\",\"enum\":[18446744073709551616,-9223372036854775809]}}}}",
+     {GET(P("s", "18446744073709551616")), GET(P("s", "-9223372036854775809"))},
+     {GET(P("s", "18446744073709551617")), GET(P("s", "1.8446744073709552e19")), GET(P("s", "1"))}},
+    {'X',
+     "{\"get\":{\"properties\":{\"s\":{\"enum\":[\"x\",18446744073709551616]}}}}",
+     {GET(P("s", "18446744073709551616")), GET(P("s", "x"))},
+     {GET(P("s", "\"18446744073709551616\"")), GET(P("s", "y"))}},
+    {'o',
+     "{\"get\":{\"properties\":{\"n\":{\"const\":[18446744073709551616,0.1]}}}}",
+     {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": [18446744073709551616, 0.1]}}\n</tool_call>"},
+     {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": [18446744073709551617, 0.1]}}\n</tool_call>"}},
+    {'s',
+     "{\"anyOf\":[{\"const\":18446744073709551616},{\"type\":\"integer\",\"minimum\":-18446744073709551616,"
+     "\"maximum\":18446744073709551615,\"exclusiveMinimum\":0}]}",
+     {"18446744073709551616", "999999999999999999", "1"},
+     {"1.8446744073709552e19", "0", "-1", "18446744073709551617", "1.5"}},
     // What is not strict keeps to names and types.
     {'x',
      "{\"get\":{\"properties\":{\"s\":{\"const\":5},\"t\":{\"enum\":[\"x\",1]}},\"required\":[\"s\",3],"

@@ -5,6 +5,7 @@
 // were forgotten, must be found.
 
 #include "runtime/grammar/match.h"
+#include "runtime/json_exact.h"
 #include "runtime/model.h"
 #include "tests/grammar_strict.h"
 #include "tests/tap.h"
@@ -24,7 +25,8 @@ static uint32_t below(uint32_t n)
 static struct grammar *make(char kind, const char *text, struct error *error)
 {
     struct grammar *g = NULL;
-    json_t *json = strchr("sxXo", kind) ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *json =
+        strchr("sxXo", kind) ? json_exact_load(text, strlen(text), JSON_DECODE_ANY, JSON_KEEP_DATA, NULL) : NULL;
     struct grammar_tool tools[8];
     const char *lines[16], *name;
     size_t bytes[16];

@@ -68,7 +68,7 @@ local function run(command)
     return rc == 0, text:gsub("rc=%d+%s*$", "")
 end
 
-local RUNTIME = { "template", "template_text", "template_print", "template_value", "template_compare", "template_math", "template_string",
+local RUNTIME = { "template", "template_text", "template_print", "template_value", "json_exact", "template_compare", "template_math", "template_string",
     "template_filter", "template_test", "chat" }
 local WARNINGS = "-std=gnu11 -Wall -Wextra -Wconversion -Wvla -Werror -ffp-contract=off -I."
 

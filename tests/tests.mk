@@ -101,7 +101,7 @@ $(T)/constraint_test: tests/constraint_test.c tests/contract/memory.c runtime/co
 
 # The simulator: the real scheduler over a toy model and target, with everything that can be made to fail.
 SIM := $(wildcard tests/sim/*.c runtime/cache/*.c runtime/grammar/*.c) $(addprefix runtime/reply/,schema.c json_stream.c json_text.c) $(addprefix runtime/,$(addsuffix .c,constraint engine engine_run stream rounds admission pages depth copy_draft history \
-    memory_plan)) graphs/store.c kernels/cpu/control.c
+    memory_plan json_exact)) graphs/store.c kernels/cpu/control.c
 $(T)/sim_test: $(SIM) $(wildcard tests/sim/*.h runtime/*.h runtime/*/*.h graphs/*.h kernels/cpu/*.h) $(B)/common/kernel_list.h
 	@mkdir -p $(@D)
 	@echo "  cc tests/sim"

@@ -3,6 +3,7 @@
 // Pieces of JSON. See json.h.
 
 #include "runtime/grammar/json.h"
+#include "runtime/json_exact.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -262,13 +263,7 @@ int32_t jform_constant(struct json_form *j, const json_t *value, int depth, int3
         return constant_list(j, value, depth, next);
     if (json_is_object(value))
         return constant_object(j, value, depth, next);
-    char *text = NULL;
-    for (size_t precision = 15; precision <= 17; precision++) {
-        free(text);
-        text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(precision));
-        if (!text || !json_is_real(value) || strtod(text, NULL) == json_real_value(value))
-            break;
-    }
+    char *text = json_exact_dump(value, NULL);
     if (!text)
         return form_fail(f, "no memory for a grammar");
     next = form_text(f, text, strlen(text), next);

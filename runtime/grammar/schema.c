@@ -6,6 +6,7 @@
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/match.h"
+#include "runtime/json_exact.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -193,6 +194,8 @@ static int32_t ways(struct schema_job *job, const json_t *flat, const char *keyw
 
 static int type_of(const json_t *value)
 {
+    if (json_wide(value))
+        return TYPE_INTEGER;
     switch (json_typeof(value)) {
     case JSON_NULL:
         return TYPE_NULL;
@@ -222,7 +225,7 @@ static int32_t values(struct schema_job *job, const json_t *list, int32_t next)
     int32_t all = -1;
     for (size_t i = 0; words && i < n && !f->failed; i++) {
         const json_t *value = json_array_get(list, i);
-        char *text = json_is_string(value) ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+        char *text = json_is_text(value) ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
         if (text)
             words[count++] = (struct form_word){text, strlen(text), next};
         else

@@ -4,6 +4,7 @@
 // merged exactly is refused.
 
 #include "runtime/grammar/schema.h"
+#include "runtime/json_exact.h"
 #include "runtime/json_pointer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -246,10 +247,10 @@ static json_t *both_of(struct schema_job *job, const char *key, const json_t *a,
     static const char *const highs[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", NULL};
     if (json_equal(a, b) || schema_word(key) == WORD_NOTE)
         return json_incref((json_t *)(uintptr_t)a);
-    if (one_of(key, lows) && json_is_number(a) && json_is_number(b))
-        return json_incref((json_t *)(uintptr_t)(json_number_value(a) > json_number_value(b) ? a : b));
-    if (one_of(key, highs) && json_is_number(a) && json_is_number(b))
-        return json_incref((json_t *)(uintptr_t)(json_number_value(a) < json_number_value(b) ? a : b));
+    if (one_of(key, lows) && json_is_numeric(a) && json_is_numeric(b))
+        return json_incref((json_t *)(uintptr_t)(json_numeric_value(a) > json_numeric_value(b) ? a : b));
+    if (one_of(key, highs) && json_is_numeric(a) && json_is_numeric(b))
+        return json_incref((json_t *)(uintptr_t)(json_numeric_value(a) < json_numeric_value(b) ? a : b));
     if (!strcmp(key, "type"))
         return as_types(job, a, b);
     if (!strcmp(key, "enum"))

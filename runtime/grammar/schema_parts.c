@@ -5,6 +5,7 @@
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/tree.h"
+#include "runtime/json_exact.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,8 +109,13 @@ int32_t schema_text(struct schema_job *job, const json_t *schema, const char *cl
 // A bound as digits; numbers that are too large for digits are open bounds.
 static bool as_digits(struct schema_job *job, const json_t *value, char text[40])
 {
-    if (!json_is_number(value))
+    const char *digits = json_wide(value);
+    if (!json_is_numeric(value))
         return schema_fail(job, "bounds of numbers must be numbers"), false;
+    if (digits) {
+        snprintf(text, 40, "%s", digits);
+        return true;
+    }
     if (json_is_integer(value)) {
         snprintf(text, 40, "%lld", (long long)json_integer_value(value));
         return true;
@@ -136,7 +142,7 @@ static const json_t *sharper(const json_t *schema, const struct bound_words *wor
     *strict = json_is_true(other);
     if (!other || json_is_boolean(other))
         return plain;
-    *strict = !plain || (json_number_value(other) - json_number_value(plain)) * sign >= 0;
+    *strict = !plain || (json_numeric_value(other) - json_numeric_value(plain)) * sign >= 0;
     return *strict ? other : plain;
 }
 

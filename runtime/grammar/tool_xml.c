@@ -5,6 +5,7 @@
 // given in its schema is read back (runtime/reply) as that value.
 
 #include "runtime/grammar/tool.h"
+#include "runtime/json_exact.h"
 #include "runtime/reply/schema.h"
 #include <stdlib.h>
 
@@ -57,7 +58,7 @@ static bool reads_back(const struct calls *c, const json_t *value, const char *t
         if (strstr(text, markers[i]))
             return false;
     value_write(&out, c->types, text, strlen(text));
-    json_t *read = out.failed ? NULL : json_loadb(out.data, out.size, JSON_DECODE_ANY, NULL);
+    json_t *read = out.failed ? NULL : json_exact_load(out.data, out.size, JSON_DECODE_ANY, JSON_KEEP_ALL, NULL);
     const bool same = json_equal(read, value);
     json_decref(read);
     bytes_free(&out);
@@ -78,12 +79,12 @@ static int32_t given(struct calls *c, struct schema_job *job, const json_t *flat
         schema_fail(job, "enum, const and type allow no value");
     for (size_t i = 0; words && i < n && !f->failed; i++) {
         const json_t *value = json_array_get(list, i);
-        char *dumped = json_dumps(value, JSON_ENCODE_ANY);
-        const char *text = json_is_string(value) ? json_string_value(value) : dumped;
+        char *dumped = json_exact_dump(value, NULL);
+        const char *text = json_is_text(value) ? json_string_value(value) : dumped;
         if (!dumped || !reads_back(c, value, text))
             schema_fail(job, "a call cannot give the value %.60s, since its text would be read as another one",
                         dumped ? dumped : "");
-        else if (json_is_string(value))
+        else if (json_is_text(value))
             words[count++] = (struct form_word){text, strlen(text), end};
         else
             all = form_either(f, all, jform_constant(&job->json, value, 0, end));
@@ -115,7 +116,7 @@ static int32_t texts(struct calls *c, const json_t *list, int32_t next)
 static bool only_texts(const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (!json_is_string(json_array_get(list, i)))
+        if (!json_is_text(json_array_get(list, i)))
             return false;
     return json_array_size(list) > 0;
 }

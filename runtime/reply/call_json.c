@@ -4,6 +4,7 @@
 // A call has begun once its arguments' bracket follows an offered name; an object in another order, or without arguments, is
 // waited for. Where a string is open, </tool_call> is text.
 
+#include "runtime/json_exact.h"
 #include "runtime/reply/internal.h"
 
 enum phase { JSON_OPEN, JSON_WHOLE, JSON_ARGUMENTS, JSON_TAIL, JSON_SKIP };
@@ -136,10 +137,10 @@ static char *arguments_text(const json_t *object)
     if (!arguments || json_is_null(arguments))
         return strdup("{}");
     json_t *inner = NULL;
-    if (json_is_string(arguments))
-        arguments = inner =
-            json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL, NULL);
-    char *text = json_is_object(arguments) ? json_dumps(arguments, JSON_COMPACT) : NULL;
+    if (json_is_text(arguments))
+        arguments = inner = json_exact_load(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
+                                            JSON_KEEP_ALL, NULL);
+    char *text = json_is_object(arguments) ? json_exact_dump(arguments, NULL) : NULL;
     json_decref(inner);
     return text;
 }
@@ -153,9 +154,9 @@ static enum step whole_step(struct reply *reply)
         return STEP_MORE;
     bool cut = match == MATCH_PART;
     json_stream_end(&call->json, &call->value);
-    json_t *object = call->value.data
-                         ? json_loadb(call->value.data, call->value.size, JSON_ALLOW_NUL | JSON_DISABLE_EOF_CHECK, NULL)
-                         : NULL;
+    json_t *object = call->value.data ? json_exact_load(call->value.data, call->value.size,
+                                                        JSON_ALLOW_NUL | JSON_DISABLE_EOF_CHECK, JSON_KEEP_ALL, NULL)
+                                      : NULL;
     const json_t *name = json_object_get(object, "name");
     char *arguments = NULL;
     if (json_is_string(name) && json_string_length(name) <= CALL_NAME_BYTES &&

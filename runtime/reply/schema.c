@@ -5,6 +5,7 @@
 
 #include "runtime/reply/schema.h"
 
+#include "runtime/json_exact.h"
 #include "runtime/json_pointer.h"
 #include "runtime/reply/json_stream.h"
 #include <strings.h>
@@ -48,7 +49,7 @@ static unsigned type_of_value(const json_t *value)
         [JSON_OBJECT] = PARAMETER_OBJECT,   [JSON_ARRAY] = PARAMETER_ARRAY, [JSON_STRING] = PARAMETER_STRING,
         [JSON_INTEGER] = PARAMETER_INTEGER, [JSON_REAL] = PARAMETER_NUMBER, [JSON_TRUE] = PARAMETER_BOOLEAN,
         [JSON_FALSE] = PARAMETER_BOOLEAN,   [JSON_NULL] = PARAMETER_NULL};
-    return types[json_typeof(value)];
+    return json_wide(value) ? PARAMETER_INTEGER : types[json_typeof(value)];
 }
 
 static unsigned types_at(const json_t *root, const json_t *schema, int depth, int *left);

@@ -3,7 +3,7 @@
 // Events to blocks; see blocks.h.
 
 #include "runtime/server/blocks.h"
-#include "runtime/server/input.h"
+#include "runtime/json_exact.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +78,9 @@ json_t *string_json(const struct string *text)
 json_t *call_arguments(const struct block *block)
 {
     const struct string *text = &block->text;
-    json_t *object = text->count ? input_load(text->bytes, text->count, JSON_ALLOW_NUL, NULL) : NULL;
-    return object ? object : json_object();
+    json_t *object =
+        text->count ? json_loadb(text->bytes, text->count, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL) : NULL;
+    json_t *same = json_is_object(object) ? json_verbatim(text->bytes, text->count) : json_object();
+    json_decref(object);
+    return same;
 }

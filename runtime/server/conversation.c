@@ -4,6 +4,7 @@
 // and never as another message.
 
 #include "runtime/server/conversation.h"
+#include "runtime/json_exact.h"
 #include "runtime/prompt.h"
 #include "runtime/server/input.h"
 #include "runtime/server/tools.h"
@@ -69,7 +70,7 @@ static json_t *read_call(json_t *call, size_t index, size_t number, struct error
     else if (!input_given(arguments) || (json_is_string(arguments) && !json_string_length(arguments)))
         object = json_object();
     else if (json_is_string(arguments))
-        object = input_load(json_string_value(arguments), json_string_length(arguments), 0, NULL);
+        object = json_exact_load(json_string_value(arguments), json_string_length(arguments), 0, JSON_KEEP_ALL, NULL);
     if (!json_is_object(object)) {
         json_decref(object);
         error_set(error, "messages[%zu].tool_calls[%zu].function.arguments: the text of a JSON object is expected",

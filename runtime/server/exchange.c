@@ -2,6 +2,7 @@
 //
 // One request and its reply: output towards the connection, requests towards the engine. See exchange.h.
 
+#include "runtime/json_exact.h"
 #include "runtime/server/exchange_side.h"
 #include "runtime/server/input.h"
 #include "runtime/server/watch.h"
@@ -178,7 +179,7 @@ void exchange_text(struct exchange *x, int status, const char *type, const char 
 
 void exchange_json(struct exchange *x, int status, json_t *body)
 {
-    char *text = body ? json_dumps(body, EXCHANGE_WRITTEN) : NULL;
+    char *text = body ? json_exact_dump(body, NULL) : NULL;
     static const char lost[] = "{\"error\":{\"message\":\"no memory for the reply\",\"type\":\"server_error\","
                                "\"param\":null,\"code\":null}}";
     json_decref(body);
@@ -220,7 +221,7 @@ static void put_event(struct exchange *x, const char *name, const char *data)
 
 void exchange_event(struct exchange *x, const char *name, json_t *data)
 {
-    char *text = data ? json_dumps(data, EXCHANGE_WRITTEN) : NULL;
+    char *text = data ? json_exact_dump(data, NULL) : NULL;
     if (text)
         put_event(x, name, text);
     free(text);

@@ -84,8 +84,6 @@ struct exchange {
     struct connection_side *side;            // exchange.c and http.c only
 };
 
-enum { EXCHANGE_WRITTEN = JSON_COMPACT | JSON_REAL_PRECISION(9) }; // how replies are written, for json_dumps
-
 // ---- answering ---------------------------------------------------------------------------------------------------------------
 
 // Replies that wait to be read are held up to REPLIES_MOST bytes; beyond that one over REPLY_SMALL is a 503, and a stream of which

@@ -3,10 +3,9 @@
 // Bounded JSON, and the table of ranges; see input.h.
 
 #include "runtime/server/input.h"
+#include "runtime/json_exact.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 // ---- JSON --------------------------------------------------------------------------------------------------------------------
@@ -38,63 +37,6 @@ static bool measure(const char *what, const char *body, size_t bytes, struct err
     return true;
 }
 
-// Whether a number's text is a whole number of more than 64 bits.
-static bool is_wide(const char *number, size_t bytes)
-{
-    char digits[32];
-    const size_t sign = *number == '-';
-    for (size_t i = sign; i < bytes; i++)
-        if (number[i] < '0' || number[i] > '9')
-            return false;
-    if (bytes > sign + 20)
-        return true;
-    snprintf(digits, sizeof digits, "%.*s", (int)bytes, number);
-    errno = 0;
-    strtoll(digits, NULL, 10);
-    return errno != 0;
-}
-
-// The same JSON with an exponent behind each whole number of more than 64 bits, which makes it a real one; NULL: no memory.
-static char *widened(const char *text, size_t bytes, size_t *count)
-{
-    static const char digits[15] = "0123456789+-.eE";
-    char *out = malloc(bytes + bytes / 8 + 8), *at = out; // such a number has 19 digits
-    bool in_text = false;
-    for (size_t i = 0, n = 1; out && i < bytes; i += n) {
-        n = 1;
-        if (in_text && text[i] == '\\' && i + 1 < bytes)
-            n = 2;
-        else if (text[i] == '"')
-            in_text = !in_text;
-        else if (!in_text)
-            while (i + n < bytes && memchr(digits, text[i], sizeof digits) &&
-                   memchr(digits, text[i + n], sizeof digits))
-                n++;
-        memcpy(at, text + i, n);
-        at += n;
-        if (n > 2 && is_wide(text + i, n)) {
-            *at++ = 'e';
-            *at++ = '0';
-        }
-    }
-    *count = out ? (size_t)(at - out) : 0;
-    return out;
-}
-
-json_t *input_load(const char *text, size_t bytes, size_t flags, json_error_t *cause)
-{
-    json_error_t own;
-    size_t count;
-    cause = cause ? cause : &own;
-    json_t *value = json_loadb(text, bytes, flags, cause);
-    if (value || json_error_code(cause) != json_error_numeric_overflow)
-        return value;
-    char *wide = widened(text, bytes, &count);
-    value = wide ? json_loadb(wide, count, flags, cause) : NULL;
-    free(wide);
-    return value;
-}
-
 // What is wrong with a text that the parser refused, in a line of ours.
 static void explain(const char *what, const json_error_t *cause, struct error *error)
 {
@@ -109,7 +51,7 @@ static void explain(const char *what, const json_error_t *cause, struct error *e
                   "\\ufffd for it",
                   what, cause->line, cause->column);
     else if (code == json_error_numeric_overflow)
-        error_set(error, "%s, line %d, column %d: a number is too large for 64 bits", what, cause->line, cause->column);
+        error_set(error, "%s, line %d, column %d: a number is too large", what, cause->line, cause->column);
     else
         error_set(error, "%s is not valid JSON: line %d, column %d: %s", what, cause->line, cause->column, text);
 }
@@ -123,7 +65,7 @@ json_t *input_parse(const char *what, const char *body, size_t bytes, struct err
     }
     if (!measure(what, body, bytes, error))
         return NULL;
-    json_t *root = input_load(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &cause);
+    json_t *root = json_exact_load(body, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, JSON_KEEP_DATA, &cause);
     if (!root) {
         explain(what, &cause, error);
         return NULL;
@@ -137,33 +79,12 @@ json_t *input_parse(const char *what, const char *body, size_t bytes, struct err
     return root;
 }
 
-// Writes up to 64 bytes of JSON, numbers with no more digits than read back as they are; gives the bytes of all of it.
-static size_t dump_short(const json_t *value, char *buffer)
-{
-    size_t bytes = 0;
-    for (size_t precision = 15; precision <= 17; precision++) {
-        bytes = json_dumpb(value, buffer, 64,
-                           JSON_COMPACT | JSON_ENCODE_ANY | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(precision));
-        json_t *back = bytes <= 64 ? json_loadb(buffer, bytes, JSON_DECODE_ANY, NULL) : NULL;
-        const bool same = json_equal(back, value);
-        json_decref(back);
-        if (same)
-            break;
-    }
-    return bytes;
-}
-
 const char *input_show(const json_t *value, char buffer[80])
 {
-    size_t bytes = dump_short(value, buffer);
-    if (bytes > 60) {
-        if (bytes > 64) // nothing that fits was written
-            snprintf(buffer, 80, "%s", json_is_string(value) ? "a long text" : "something long");
-        else
-            snprintf(buffer + 57, 4, "...");
-    } else {
-        buffer[bytes] = '\0';
-    }
+    if (!json_exact_short(value, buffer, 64))
+        snprintf(buffer, 80, "%s", json_is_text(value) ? "a long text" : "something long");
+    else if (strlen(buffer) > 60)
+        snprintf(buffer + 57, 4, "...");
     return buffer;
 }
 

@@ -17,9 +17,6 @@ enum { INPUT_DEPTH = 64, INPUT_VALUES = 1 << 20 };
 // reason in error, which calls it `what`: "the body".
 json_t *input_parse(const char *what, const char *body, size_t bytes, struct error *error);
 
-// json_loadb, but whole numbers of more than 64 bits are taken as real ones, as other readers of JSON do; all others keep every digit.
-json_t *input_load(const char *text, size_t bytes, size_t flags, json_error_t *cause);
-
 // Whether a field is there and not null.
 static inline bool input_given(const json_t *value)
 {

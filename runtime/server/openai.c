@@ -3,6 +3,7 @@
 // What the dialects share; see openai.h.
 
 #include "runtime/server/openai.h"
+#include "runtime/json_exact.h"
 #include "runtime/model.h"
 #include "runtime/server/input.h"
 
@@ -277,8 +278,9 @@ void add_measured(json_t *root, const struct exchange *x, const struct outcome *
     const double rate = o->decode > 0 && o->reply_tokens > 1 ? (o->reply_tokens - 1) / o->decode : 0;
     json_t *block =
         json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:I, s:I, s:I, s:{s:I, s:I}, s:b}", "token_sha",
-                  o->token_sha, "seconds", o->total, "tokens_per_second", rate, "prefill_seconds", o->prompt,
-                  "decode_seconds", o->decode, "time_to_first_token", o->first, "context_window", x->server->context,
+                  o->token_sha, "seconds", json_nine_digits(o->total), "tokens_per_second", json_nine_digits(rate),
+                  "prefill_seconds", json_nine_digits(o->prompt), "decode_seconds", json_nine_digits(o->decode),
+                  "time_to_first_token", json_nine_digits(o->first), "context_window", x->server->context,
                   "context_used", o->prompt_tokens + o->reply_tokens, "rounds", (json_int_t)c->rounds, "drafted",
                   (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted, "drafts", "drafted",
                   (json_int_t)c->drafted, "accepted", (json_int_t)c->accepted, "exact_mode", true);

@@ -2,6 +2,7 @@
 //
 // POST /v1/chat/completions: OpenAI's chat, whole and streamed.
 
+#include "runtime/json_exact.h"
 #include "runtime/server/chat_request.h"
 #include "runtime/server/routes.h"
 
@@ -23,8 +24,8 @@ static json_t *envelope(const struct exchange *x, const char *object)
 
 static json_t *one_logprob(const struct exchange *x, int32_t id, float logprob)
 {
-    return json_pack("{s:o, s:f, s:o}", "token", token_text(x->answer.stream.tokenizer, id), "logprob", (double)logprob,
-                     "bytes", token_bytes(x->answer.stream.tokenizer, id));
+    return json_pack("{s:o, s:f, s:o}", "token", token_text(x->answer.stream.tokenizer, id), "logprob",
+                     json_nine_digits((double)logprob), "bytes", token_bytes(x->answer.stream.tokenizer, id));
 }
 
 // Log-probabilities of the tokens that were read and not shown yet; null when none are wanted.

@@ -2,6 +2,7 @@
 //
 // POST /v1/completions: a text or token ids go on. What is read is not split into reasoning or calls.
 
+#include "runtime/json_exact.h"
 #include "runtime/model.h"
 #include "runtime/server/input.h"
 #include "runtime/server/openai.h"
@@ -42,13 +43,13 @@ static json_t *take_logprobs(struct exchange *x)
         for (int i = 0; i < p->count && i < c->logprobs; i++) {
             json_t *name = token_text(tokenizer, p->id[i]);
             if (!json_object_get(top, json_string_value(name)))
-                json_object_set_new(top, json_string_value(name), json_real((double)p->logprob[i]));
+                json_object_set_new(top, json_string_value(name), json_real(json_nine_digits((double)p->logprob[i])));
             json_decref(name);
         }
         json_array_append_new(offsets, json_integer(c->offset));
         c->offset += (int64_t)json_string_length(text);
         json_array_append_new(tokens, text);
-        json_array_append_new(chosen, json_real((double)p->chosen));
+        json_array_append_new(chosen, json_real(json_nine_digits((double)p->chosen)));
         json_array_append_new(tops, top);
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "tokens", tokens, "token_logprobs", chosen, "top_logprobs", tops,

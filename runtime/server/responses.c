@@ -4,6 +4,7 @@
 // Invariant: a stream's last event holds the whole reply, as the request without stream has it.
 
 #include "runtime/server/responses.h"
+#include "runtime/json_exact.h"
 #include "runtime/server/chat_request.h"
 #include "runtime/server/input.h"
 #include "runtime/server/response_store.h"
@@ -203,7 +204,7 @@ static void keep(struct exchange *x, const json_t *reply)
 {
     const struct response *r = x->state;
     json_array_append_new(r->history, responses_message(x, &r->blocks));
-    char *text = json_dumps(reply, EXCHANGE_WRITTEN), *history = json_dumps(r->history, EXCHANGE_WRITTEN);
+    char *text = json_exact_dump(reply, NULL), *history = json_exact_dump(r->history, NULL);
     if (text && history)
         response_store_put(x->server->responses, json_string_value(json_object_get(reply, "id")), x->label, text,
                            history);

@@ -3,6 +3,7 @@
 // A request of OpenAI's responses API to the shape of its chat. Items of an assistant's turn become one message. What would change
 // the reply and cannot be done is refused.
 
+#include "runtime/json_exact.h"
 #include "runtime/server/input.h"
 #include "runtime/server/openai.h"
 #include "runtime/server/responses.h"
@@ -97,7 +98,7 @@ static bool take_message(struct making *m, const json_t *item, size_t index)
 // Whether a call's arguments are the text of an object; as elsewhere, no text is an empty one.
 static bool is_object_text(const json_t *text)
 {
-    json_t *object = input_load(json_string_value(text), json_string_length(text), 0, NULL);
+    json_t *object = json_exact_load(json_string_value(text), json_string_length(text), 0, JSON_KEEP_ALL, NULL);
     const bool good = !json_string_length(text) || json_is_object(object);
     json_decref(object);
     return good;

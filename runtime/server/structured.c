@@ -6,6 +6,7 @@
 #include "runtime/server/structured.h"
 #include "runtime/server/input.h"
 
+#include "runtime/json_exact.h"
 #include "runtime/model.h"
 #include "runtime/reply/schema.h"
 #include <pthread.h>
@@ -214,7 +215,7 @@ static char *key_of(const struct exchange *x, const struct wish *w)
 {
     json_t *all = json_pack("[i, i, O*, O*, s*, b]", (int)w->kind, (int)x->server->style.dialect, w->value, w->tools,
                             w->name, w->one);
-    char *key = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    char *key = all ? json_exact_dump(all, NULL) : NULL;
     json_decref(all);
     return key;
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // libFuzzer target: schemas, regular expressions, grammar texts and tool calls, and replies under what compiles.
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. tests/fuzz/grammar.c runtime/grammar/*.c runtime/reply/{schema,json_stream,json_text}.c -o fuzz_grammar -ljansson -lxxhash
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. tests/fuzz/grammar.c runtime/grammar/*.c runtime/reply/{schema,json_stream,json_text}.c runtime/json_exact.c -o fuzz_grammar -ljansson -lxxhash
 //   ./fuzz_grammar -max_len=600 -timeout=10 -max_total_time=60 tests/fuzz/corpus/grammar
 // The first byte chooses the kind, the second seeds a walk. Invariants: no crash, no leak, an error says something; a mask is what
 // trying every token says; a place is no dead end; whatever the text is, compiling and walking end soon.
 
 #include "runtime/grammar/match.h"
+#include "runtime/json_exact.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +47,7 @@ static struct grammar *compile(const struct grammar_vocabulary *v, int kind, con
                                struct error *error)
 {
     struct grammar *g = NULL;
-    json_t *json = kind == 0 || kind > 2 ? json_loadb(text, bytes, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *json = kind == 0 || kind > 2 ? json_exact_load(text, bytes, JSON_DECODE_ANY, JSON_KEEP_DATA, NULL) : NULL;
     const struct grammar_tool tool = {"f", json, bytes % 2 == 1};
     if (kind == 1)
         grammar_regex(&g, v, text, bytes, error);

@@ -2,7 +2,7 @@
 //
 // libFuzzer target: the reader of replies. The first four bytes choose dialect, reasoning, stops and cuts; the rest is a model's text.
 //     clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. -o build/fuzz_reply tests/fuzz/reply.c
-//         runtime/reply/{reply,text,call_xml,call_json,json_stream,json_text,schema}.c runtime/tokenizer_text.c -ljansson -lutf8proc
+//         runtime/reply/{reply,text,call_xml,call_json,json_stream,json_text,schema}.c runtime/tokenizer_text.c runtime/json_exact.c -ljansson -lutf8proc
 //     build/fuzz_reply -max_total_time=60
 // Invariants: no crash; read whole and read in pieces it gives the same text and arguments; arguments are valid JSON.
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // libFuzzer target: bodies of requests, up to the numbers in them.
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/server_body.c runtime/server/input.c -o fuzz_body -ljansson -lm
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/server_body.c runtime/server/input.c runtime/json_exact.c -o fuzz_body -ljansson -lm
 //   ./fuzz_body -max_total_time=60
-// Invariants: no crash and no leak; what passes is no deeper and no larger than the limits; every number that passes is within
+// Invariants: no crash and no leak; what passes is the same when it was written and read again; it is no deeper and no larger than the limits; every number that passes is within
 // the range that a wrong one is told; a message is one line.
 
+#include "runtime/json_exact.h"
 #include "runtime/server/input.h"
 #include <math.h>
 #include <stdlib.h>
@@ -43,6 +44,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             abort();
         return 0;
     }
+    char *written = json_exact_dump(root, NULL);
+    json_t *again = written ? input_parse("the body", written, strlen(written), &error) : NULL;
+    if (!json_equal(root, again))
+        abort();
+    json_decref(again);
+    free(written);
     if (depth(root) > INPUT_DEPTH || strlen(input_show(root, shown)) >= sizeof shown)
         abort();
     for (int i = 0; i < FIELD_COUNT; i++) {

@@ -4,10 +4,11 @@
 // provenance of what it renders covers it exactly.
 //     lua5.4 gen/template.lua tests/fixtures/templates/flash_next.jinja build/fuzz_template.c
 //     clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. -o build/fuzz_template tests/fuzz/template_render.c
-//         build/fuzz_template.c runtime/template*.c runtime/chat.c -ljansson -lutf8proc -lm
+//         build/fuzz_template.c runtime/template*.c runtime/chat.c runtime/json_exact.c -ljansson -lutf8proc -lm
 //     build/fuzz_template -max_total_time=60 CORPUS     (the lines of tests/fixtures/templates/conversations.json are a good one)
 
 #include "runtime/chat.h"
+#include "runtime/json_exact.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    json_t *json = json_loadb((const char *)data, size, JSON_ALLOW_NUL, NULL);
+    json_t *json = json_exact_load((const char *)data, size, JSON_ALLOW_NUL, JSON_KEEP_ALL, NULL);
     if (!json)
         return 0;
     json_t *messages = json_is_object(json) ? json_object_get(json, "messages") : json;

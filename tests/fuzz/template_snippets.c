@@ -3,9 +3,10 @@
 // libFuzzer target: the first two bytes choose one of the templates of tests/fixtures/templates/snippets.json, which together use every
 // filter, test and method; the rest is its input, any JSON object. A render never crashes and never leaks. After tests/template.t:
 //     clang -g -O1 -fsanitize=fuzzer,address,undefined -std=gnu11 -I. -o build/fuzz_snippets tests/fuzz/template_snippets.c
-//         build/test_template/cases.c runtime/template*.c runtime/chat.c -ljansson -lutf8proc -lm
+//         build/test_template/cases.c runtime/template*.c runtime/chat.c runtime/json_exact.c -ljansson -lutf8proc -lm
 //     build/fuzz_snippets -max_total_time=60 CORPUS     (one file: two bytes, then the "input" of snippets.json)
 
+#include "runtime/json_exact.h"
 #include "runtime/template.h"
 #include <stdlib.h>
 
@@ -18,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2)
         return 0;
-    json_t *json = json_loadb((const char *)data + 2, size - 2, JSON_ALLOW_NUL, NULL);
+    json_t *json = json_exact_load((const char *)data + 2, size - 2, JSON_ALLOW_NUL, JSON_KEEP_ALL, NULL);
     struct error error = {0};
     char *text;
     size_t bytes, count;
