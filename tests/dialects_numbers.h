@@ -69,7 +69,7 @@ static json_t *numbers_request(const struct dialect_test *d, json_t *messages, b
 }
 
 // The arguments' text in what was sent whole, or put together from a stream; to be freed.
-static char *numbers_in(const struct dialect_test *d, const json_t *reply)
+static char *arguments_in(const struct dialect_test *d, const json_t *reply)
 {
     const json_t *calls, *item = reply;
     size_t i;
@@ -101,7 +101,7 @@ static void numbers_replied(void)
             if (!stream && d->handle == messages_handle) // whose arguments are no text
                 digits = sent.written && strstr(sent.written, "\"input\":" NUMBERS);
             json_t *reply = stream ? d->together() : d->whole();
-            texts_of[stream] = numbers_in(d, reply);
+            texts_of[stream] = arguments_in(d, reply);
             json_decref(reply);
             over();
         }

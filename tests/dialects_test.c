@@ -269,6 +269,37 @@ static void refusals(void)
     ok(!wrong, "what cannot be done is refused with its field", NULL);
 }
 
+// A call that the limit cuts says so, and its arguments can be read all the same, though they lack what is required.
+static void cut_calls(void)
+{
+    static const char *const ends[] = {"\"finish_reason\":\"length\"", "\"stop_reason\":\"max_tokens\"",
+                                       "\"reason\":\"max_output_tokens\""};
+    bool good = true;
+    for (int i = 0; i < 3; i++) {
+        const struct dialect_test *d = &dialects[i];
+        json_t *body = request(d, hello(), false), *tool = json_array_get(json_object_get(body, "tools"), 0);
+        tool = d->handle == chat_handle ? json_object_get(tool, "function") : tool;
+        json_object_set_new(tool, "strict", json_true());
+        json_object_set_new(json_object_get(tool, d->handle == messages_handle ? "input_schema" : "parameters"),
+                            "required", parsed("[\"path\", \"n\"]"));
+        good = ask(d->handle, body, NULL) && good;
+        say("\n</think>\n\n<tool_call>\n<function=list>\n<parameter=path>\n/a \"b", 5, true);
+        json_t *reply = d->whole();
+        char *text = arguments_in(d, reply);
+        json_t *arguments = text ? parsed(text) : NULL;
+        if (!strstr(sent.written, ends[i]) || !json_is_object(arguments) ||
+            strcmp(text_at(arguments, "path"), "/a \"b") || json_object_get(arguments, "n")) {
+            printf("# %s\n", sent.written);
+            good = false;
+        }
+        json_decref(arguments);
+        json_decref(reply);
+        free(text);
+        over();
+    }
+    ok(good, "a call that is cut is told from one that is whole, and is JSON", NULL);
+}
+
 // Tokens of reasoning are those before the closing marker, however that is cut into tokens.
 static void reasoning_counts(void)
 {
@@ -419,6 +450,7 @@ int main(void)
     wide_numbers();
     numbers_replied();
     numbers_asked();
+    cut_calls();
     tools_refused();
     reasoning_counts();
     page();
