@@ -24,6 +24,12 @@ B          ?= build$(if $(SANITIZE),/sanitize)
 # A list has spaces or commas between its parts, and what is in it twice counts once.
 COMMA      := ,
 listed      = $(sort $(subst $(COMMA), ,$(1)))
+# What rules and commands are made of.
+ifneq ($(shell case '$(subst ','\'',$(NAME))' in ('' | *[!A-Za-z0-9._-]* | [.-]*) echo unfit;; esac),)
+$(error NAME=$(NAME): a name of letters, digits, ., _ and - is expected)
+endif
+$(foreach path,CHECKPOINT TOKENIZER DRAFT_VOCAB B DESTDIR PREFIX,$(if $(word 2,$($(path))), \
+    $(error $(path)=$($(path)): make cannot have spaces in it; give a path without, such as that of a link)))
 ifneq ($(words $(TARGET) $(filter cpu cuda,$(TARGET))),2)
 $(error TARGET=$(TARGET): cpu or cuda is expected)
 endif
@@ -183,8 +189,10 @@ $(DIR)/$(NAME).pack: $(GEN)/stamp $(B)/packer
 $(DIR)/$(NAME).check: $(DIR)/$(NAME) $(DIR)/$(NAME).pack
 	@$(DIR)/$(NAME) check --record $@ >/dev/null
 
+# The prompt goes through the environment, so that nothing in it means something to make or the shell.
+run: export PIANOLA_PROMPT = $(value PROMPT)
 run: all
-	@$(DIR)/$(NAME) run -p "$(PROMPT)"
+	@$(DIR)/$(NAME) run -p "$$PIANOLA_PROMPT"
 
 # ---- installation ---------------------------------------------------------------------------------------------------------
 

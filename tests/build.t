@@ -36,6 +36,11 @@ done
 [ ! -e "$scratch/build" ]
 ok $? "nothing was made"
 
+for name in "" "a b" a/b ../x "x;y" .x -x "it's" 'a$$b' é; do refused "NAME=${name//\$\$/$}: a name of letters, digits, ., _ and - is expected" NAME="$name"; done
+refused "NAME=: a name" MODEL= CHECKPOINT=models/embedded
+for path in CHECKPOINT TOKENIZER DRAFT_VOCAB DESTDIR PREFIX; do refused "$path=/tmp/a b: make cannot have spaces in it" "$path=/tmp/a b"; done
+dry NAME=a.B-c_1 && [ ! -s "$err" ]
+ok $? "a name of all that it may have"
 refused "TARGET=gpu: cpu or cuda is expected" TARGET=gpu
 refused "TARGET=: cpu or cuda" TARGET=
 refused "FIXED=3 8: some of 1, 2, 4 and 8" TARGET=cuda FIXED="8 3"
@@ -48,6 +53,13 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     dry TARGET=cuda CHIPS=90a,120,90a && [ ! -s "$err" ] && [ "$(grep -c 'fixed_8\.o$' "$out")" = 1 ] &&
         [ "$(grep -m1 'fixed\.cu ' "$out" | grep -o 'gencode arch=compute_[0-9a]*' | tr -d '\n')" = "gencode arch=compute_120gencode arch=compute_90a" ]
     ok $? "CHIPS may have commas, each counts once, and 90a among them has kernels for its shapes"
+fi
+
+# Of the build that is there.
+prompt='What does "ls" do? `echo x` $(echo y) $x '"it's"
+if [ -x build/flashnext/flashnext ]; then
+    make -s run PROMPT="$prompt" 2>"$err" >"$out" && [ "$(build/flashnext/flashnext run -p "$prompt" 2>/dev/null)" = "$(tail -1 "$out")" ]
+    ok $? "make run: a prompt of any characters is the model's"
 fi
 
 echo "1..$tests"
