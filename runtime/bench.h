@@ -83,6 +83,7 @@ struct bench {
     int64_t bytes_a_token, drafted, accepted;
     double *seconds;        // [program->launches] of one launch
     double *prompt_seconds; // [prompt_program->launches] of all chunks of a prompt
+    double *lanes_seconds;  // [program->launches] of a round of all of `lanes`
     double round_seconds, kernel_seconds;
     double prompt_rate[BENCH_REPEATS], decode_rate[BENCH_REPEATS], drafted_rate[BENCH_REPEATS], share[BENCH_REPEATS];
     double ceiling_rate[2 * BENCH_REPEATS];
@@ -118,6 +119,9 @@ void bench_load(char load[BENCH_LOAD]);
 // Decode of 1, 2, 4, 8 lanes, up to bench->lanes.
 bool bench_lanes(struct bench *bench, struct error *error);
 
+// Time of each launch of a plain round of all of bench->lanes, averaged over a few rounds.
+bool bench_lanes_profile(struct bench *bench, struct error *error);
+
 // Streams of `lanes` different prompts, each with its first token taken. streams[lanes] begin as NULL; the caller closes them,
 // also after a failure.
 bool bench_open_streams(struct bench *bench, struct stream **streams, int lanes, const struct stream_options *options,
@@ -150,8 +154,10 @@ bool bench_graphs(struct bench *bench, struct error *error);
 void bench_graphs_text(const struct bench *bench);
 void bench_graphs_json(const struct bench *bench, json_t *root);
 
-// A round, and a prompt but its ending, which is a pass of another program (passes 0: the prompt is no longer).
+// A round of one lane, one of all lanes (bytes are those that one of them touches), and a prompt but its ending, which is a
+// pass of another program (passes 0: the prompt is no longer).
 struct bench_part bench_round(const struct bench *bench);
+struct bench_part bench_lanes_round(const struct bench *bench);
 struct bench_part bench_prompt(const struct bench *bench);
 
 // Launches by op, or by op and shape; seconds and bytes are those of all passes. How many rows there are.

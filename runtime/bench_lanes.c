@@ -40,6 +40,27 @@ bool bench_lanes(struct bench *b, struct error *error)
     return true;
 }
 
+bool bench_lanes_profile(struct bench *b, struct error *error)
+{
+    struct stream *streams[MAX_LANES] = {NULL};
+    const struct stream_options options = {.sampling = {.top_p = 1}};
+    int32_t ids[MAX_WINDOW];
+    bool ok = bench_open_streams(b, streams, b->lanes, &options, error);
+    for (int i = 0; ok && i < BENCH_WARM_ROUNDS + BENCH_PROFILED; i++) {
+        if (i == BENCH_WARM_ROUNDS)
+            exec_profile(b->engine->exec, b->program->emit, b->lanes_seconds);
+        ok = engine_round(b->engine, error);
+        for (int lane = 0; ok && lane < b->lanes; lane++)
+            stream_take(streams[lane], ids, MAX_WINDOW);
+    }
+    exec_profile(b->engine->exec, NULL, NULL);
+    for (int i = 0; i < b->lanes; i++)
+        stream_close(streams[i]);
+    for (int i = 0; i < b->program->launches; i++)
+        b->lanes_seconds[i] /= BENCH_PROFILED;
+    return ok;
+}
+
 // ---- a reply beside a prompt ------------------------------------------------------------------------------------------------------
 
 static bool turns_until(struct bench *b, struct stream *stream, enum stream_phase phase, struct stream *reader,

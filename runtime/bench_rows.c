@@ -41,6 +41,12 @@ struct bench_part bench_round(const struct bench *b)
     return (struct bench_part){.program = b->program, .seconds = b->seconds, .passes = 1, .share = 1};
 }
 
+struct bench_part bench_lanes_round(const struct bench *b)
+{
+    return (struct bench_part){
+        .program = b->program, .seconds = b->lanes_seconds, .passes = b->lanes > 1, .share = b->lanes};
+}
+
 struct bench_part bench_prompt(const struct bench *b)
 {
     const int most = b->prompt_program->rows, read = b->prompt > model.ending ? b->prompt - model.ending : 0;
@@ -149,7 +155,7 @@ void bench_rows_text(const struct bench *b)
 {
     char size[24];
     struct bench_row rows[BENCH_ROWS];
-    const struct bench_part round = bench_round(b), prompt = bench_prompt(b);
+    const struct bench_part round = bench_round(b), lanes = bench_lanes_round(b), prompt = bench_prompt(b);
     const int count = bench_rows(&round, false, rows);
     printf("  %-14s %8s %10s %11s %8s %7s\n", "kernel", "launches", "us", "bytes", "GB/s", "time");
     for (int i = 0; i < count; i++)
@@ -158,6 +164,8 @@ void bench_rows_text(const struct bench *b)
     if (!b->per_op)
         return;
     print_ops("a round", &round);
+    if (lanes.passes > 0)
+        print_ops("a round of all lanes, bytes those of one", &lanes);
     if (prompt.passes > 0)
         print_ops("a prompt but its ending", &prompt);
 }
@@ -190,11 +198,13 @@ static json_t *part_json(const struct bench_part *part)
 void bench_rows_json(const struct bench *b, json_t *root)
 {
     struct bench_row rows[BENCH_ROWS];
-    const struct bench_part round = bench_round(b), prompt = bench_prompt(b);
+    const struct bench_part round = bench_round(b), lanes = bench_lanes_round(b), prompt = bench_prompt(b);
     json_object_set_new(root, "kernels", list("op", rows, bench_rows(&round, false, rows), false));
     if (!b->per_op)
         return;
     json_object_set_new(root, "round", part_json(&round));
+    if (lanes.passes > 0)
+        json_object_set_new(root, "lanes_round", part_json(&lanes));
     if (prompt.passes > 0) {
         json_object_set_new(root, "prompt_kernels", list("op", rows, bench_rows(&prompt, false, rows), false));
         json_object_set_new(root, "prompt_read", part_json(&prompt));

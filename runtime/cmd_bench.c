@@ -244,9 +244,10 @@ static bool open_bench(struct bench *b, const struct settings *s, struct error *
     b->ceiling = b->pool ? ceiling_open(b->pool, bytes, error) : NULL;
     b->seconds = calloc((size_t)b->program->launches, sizeof *b->seconds);
     b->prompt_seconds = calloc((size_t)b->prompt_program->launches, sizeof *b->prompt_seconds);
+    b->lanes_seconds = calloc((size_t)b->program->launches, sizeof *b->lanes_seconds);
     if (!b->ceiling)
         return false;
-    return (b->seconds && b->prompt_seconds) || error_set(error, "no memory");
+    return (b->seconds && b->prompt_seconds && b->lanes_seconds) || error_set(error, "no memory");
 }
 
 void bench_load(char load[BENCH_LOAD])
@@ -277,7 +278,8 @@ static int bench_run(const struct settings *settings, struct error *error)
     ok = ok && (b->lanes < 2 || bench_lanes(b, error)) && (b->accept.count == 0 || bench_drafts(b, error)) &&
          (!settings->beside || bench_beside(b, (int)settings->beside, error));
     ok = ok && (settings->eager || bench_graphs(b, error));
-    ok = ok && profile(b, error) && (!b->per_op || profile_prompt(b, error));
+    ok = ok && profile(b, error) &&
+         (!b->per_op || (profile_prompt(b, error) && (b->lanes < 2 || bench_lanes_profile(b, error))));
     if (ok)
         (settings->json ? bench_print_json : settings->gnuplot ? bench_print_chart : bench_print_text)(b);
     if (b) {
@@ -286,6 +288,7 @@ static int bench_run(const struct settings *settings, struct error *error)
         engine_close(b->engine);
         free(b->seconds);
         free(b->prompt_seconds);
+        free(b->lanes_seconds);
         free(b->ids);
         bench_drafts_free(b);
     }
@@ -319,7 +322,7 @@ const struct command command_bench = {
         "costs, and its time against the same launches one after the other.\n"
         "--per-op runs launches one by one, so their times hold what overlaps otherwise, and ops that share a launch "
         "have one\n"
-        "each.\n"
+        "each; with --lanes also those of a round of all lanes.\n"
         "--before and --after, alone or with --gnuplot: bars of the time of each group of kernels in two runs that "
         "--json "
         "printed,\n"
