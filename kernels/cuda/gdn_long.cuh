@@ -25,6 +25,7 @@ enum {
     LONG_STAGES = 3, // one that is worked on, the next, and one on its way
     LONG_GROUP = 4,  // rows whose outputs are added together
     LONG_SHARE = 4,  // value heads of a key head at most
+    LONG_AHEAD = 1,  // heads a thread up to which it asks a row early
 };
 
 // Rows in shared memory.
@@ -63,27 +64,34 @@ struct long_source {
     int64_t ld, ldv;
 };
 
-// Asks for n rows from `first` on; commits.
-template <int SHARE, int THREADS>
-DEVICE void long_fetch(struct long_stage<SHARE> *s, const struct long_source *from, int64_t first, int32_t n,
+// Asks for LONG_ROWS rows from `first` on; commits. Behind row `last` that one is brought again, which nobody looks at: so all is in
+// one straight line. QUERIES: whether there are any.
+template <int SHARE, int THREADS, bool QUERIES>
+DEVICE void long_fetch(struct long_stage<SHARE> *s, const struct long_source *from, int32_t first, int32_t last,
                        int32_t dv)
 {
-    const int32_t t = (int32_t)threadIdx.x;
-    for (int32_t i = t; i < n * (LONG_DK / 4); i += THREADS) {
-        const int32_t r = i / (LONG_DK / 4), at = i % (LONG_DK / 4) * 4;
-        __pipeline_memcpy_async(&s->k[r][at], from->k + (first + r) * from->ld + at, 16);
-        if (from->q)
-            __pipeline_memcpy_async(&s->q[r][at], from->q + (first + r) * from->ld + at, 16);
+    enum { PIECES = LONG_DK / 4, VALUES = SHARE * LONG_COLUMNS / 4 };
+    static_assert(THREADS % PIECES == 0 && LONG_ROWS * PIECES % THREADS == 0 && LONG_ROWS * SHARE <= THREADS,
+                  "a thread has the same piece of each of its rows, and at most one row's scalars");
+    const int32_t t = (int32_t)threadIdx.x, at = t % PIECES * 4;
+#pragma unroll
+    for (int n = 0; n < LONG_ROWS * PIECES / THREADS; n++) {
+        const int32_t r = t / PIECES + n * (THREADS / PIECES), row = first + r < last ? first + r : last;
+        __pipeline_memcpy_async(&s->k[r][at], from->k + row * from->ld + at, 16);
+        if (QUERIES)
+            __pipeline_memcpy_async(&s->q[r][at], from->q + row * from->ld + at, 16);
     }
-    for (int32_t i = t; i < n * SHARE * (LONG_COLUMNS / 4); i += THREADS) {
-        const int32_t r = i / (SHARE * LONG_COLUMNS / 4), h = i / (LONG_COLUMNS / 4) % SHARE,
-                      at = i % (LONG_COLUMNS / 4) * 4;
-        __pipeline_memcpy_async(&s->v[r][h][at], from->v + (first + r) * from->ldv + (int64_t)h * dv + at, 16);
+#pragma unroll
+    for (int n = 0; n < (LONG_ROWS * VALUES + THREADS - 1) / THREADS; n++) {
+        const int32_t i = t + n * THREADS, r = i / VALUES, h = i % VALUES / (LONG_COLUMNS / 4),
+                      c = i % (LONG_COLUMNS / 4) * 4, row = first + r < last ? first + r : last;
+        if (r < LONG_ROWS)
+            __pipeline_memcpy_async(&s->v[r][h][c], from->v + row * from->ldv + (int64_t)h * dv + c, 16);
     }
-    for (int32_t i = t; i < n * SHARE; i += THREADS) {
-        const int32_t r = i / SHARE, h = i % SHARE;
-        __pipeline_memcpy_async(&s->scalars[r][h].x, from->decay + (first + r) * from->ld + h, 4);
-        __pipeline_memcpy_async(&s->scalars[r][h].y, from->beta + (first + r) * from->ld + h, 4);
+    const int32_t r = t / SHARE, h = t % SHARE, row = first + r < last ? first + r : last;
+    if (r < LONG_ROWS) {
+        __pipeline_memcpy_async(&s->scalars[r][h].x, from->decay + row * from->ld + h, 4);
+        __pipeline_memcpy_async(&s->scalars[r][h].y, from->beta + row * from->ld + h, 4);
     }
     __pipeline_commit();
 }
@@ -192,46 +200,59 @@ DEVICE void long_store(float *y, int64_t ldy, int32_t dv, const float (*out)[HEA
     }
 }
 
-// The rows, in groups; of the last group, which has no row behind it, one after the other.
+// The rows, in groups; of the last group, which has no row behind it, one after the other. A thread of few heads has the registers to ask
+// for a row's numbers a row early (AHEAD); what it takes of rows beyond the last, which may not be there, is never used.
 template <int SHARE, int HEADS>
 DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source *from, float (*s)[LONG_PER],
                       int32_t rows, const struct gdn_place &at, float *y, int64_t ldy, int32_t dv)
 {
-    struct long_row<HEADS> row, next;
-    struct long_numbers q;
+    constexpr bool AHEAD = HEADS <= LONG_AHEAD;
+    struct long_row<HEADS> row, next, behind;
+    struct long_numbers q, asked;
     float out[LONG_GROUP][HEADS];
     const struct long_stage<SHARE> *stage = stages;
     auto fetch = [&](int32_t first) {
-        const int32_t left = rows - first;
-        if (left > 0)
-            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS>(&stages[first / LONG_ROWS % LONG_STAGES], from, first,
-                                                            left < LONG_ROWS ? left : LONG_ROWS, dv);
+        if (first < rows)
+            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS, true>(&stages[first / LONG_ROWS % LONG_STAGES], from, first,
+                                                                  rows - 1, dv);
     };
     fetch(0);
     __pipeline_wait_prior(0);
     __syncthreads();
     fetch(LONG_ROWS);
     long_take<SHARE, HEADS>(&row, stage, 0, at);
+    if (AHEAD) {
+        q = long_numbers_of(stage->q[0], at.part);
+        long_take<SHARE, HEADS>(&next, stage, 1, at);
+    }
     long_read<HEADS>(s, &row);
     int32_t first = 0;
     for (; first + LONG_GROUP < rows; first += LONG_GROUP) {
-        const int32_t in = first % LONG_ROWS;
+        const int32_t in = first % LONG_ROWS, then = (first + LONG_GROUP) % LONG_ROWS;
         const struct long_stage<SHARE> *after = stage;
-        if (in == LONG_ROWS - LONG_GROUP) { // the next stage is there, and all are done with the one before this
+        if (then == 0) { // the next stage is there, and all are done with the one before this
             __pipeline_wait_prior(0);
             __syncthreads();
             fetch(first + LONG_GROUP + LONG_ROWS);
             after = &stages[(first + LONG_GROUP) / LONG_ROWS % LONG_STAGES];
         }
+        auto stage_of = [&](int t) { return t < LONG_GROUP ? stage : after; };
+        auto place_of = [&](int t) { return t < LONG_GROUP ? in + t : then + t - LONG_GROUP; };
 #pragma unroll
         for (int t = 0; t < LONG_GROUP; t++) {
-            q = long_numbers_of(stage->q[in + t], at.part);
-            if (t < LONG_GROUP - 1)
-                long_take<SHARE, HEADS>(&next, stage, in + t + 1, at);
-            else
-                long_take<SHARE, HEADS>(&next, after, (in + t + 1) % LONG_ROWS, at);
+            const int one = t + AHEAD, two = one + 1; // rows whose query and whose key are asked for
+            asked = long_numbers_of(stage_of(one)->q[place_of(one)], at.part);
+            long_take<SHARE, HEADS>(&behind, stage_of(two), place_of(two), at);
+            if (!AHEAD) {
+                q = asked;
+                next = behind;
+            }
             long_write<HEADS>(s, &row, &q, &next, out[t]);
             row = next;
+            if (AHEAD) {
+                q = asked;
+                next = behind;
+            }
         }
         long_store<HEADS>(y + (int64_t)first * ldy, ldy, dv, out, at.part, LONG_GROUP);
         stage = after;
@@ -291,7 +312,7 @@ __global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
         struct long_row<HEADS> row;
         for (int32_t r = 0; r < fold; r++) {
             __syncthreads();
-            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS>(&stages[0], &from, r, 1, a.dv);
+            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS, false>(&stages[0], &from, r, r, a.dv);
             __pipeline_wait_prior(0);
             __syncthreads();
             long_take<SHARE, HEADS>(&row, &stages[0], 0, at);
@@ -326,11 +347,15 @@ static inline bool gdn_long_fits(const struct gdn_args *a)
            (((uintptr_t)a->c | (uintptr_t)a->prepared) & 15) == 0;
 }
 
+// Where every block finds a multiprocessor of its own it asks for more than half of the shared memory: else two may lie on one while
+// others have none, since blocks of the preparation are still on their way out.
 template <int SHARE, int HEADS> static cudaError_t gdn_long_launch(cudaStream_t stream, const struct gdn_args *a)
 {
     const dim3 grid((unsigned)(a->nk * (a->dv / LONG_COLUMNS)), (unsigned)a->lanes.count);
-    return launch(stream, grid, SHARE / HEADS * LONG_THREADS, LONG_STAGES * sizeof(struct long_stage<SHARE>),
-                  gdn_long_kernel<SHARE, HEADS>, *a);
+    const size_t needed = LONG_STAGES * sizeof(struct long_stage<SHARE>), alone = (size_t)block_room() / 2 + 1;
+    const bool apart = needed < alone && grid.x * grid.y <= (unsigned)multiprocessors();
+    return launch(stream, grid, SHARE / HEADS * LONG_THREADS, apart ? alone : needed, gdn_long_kernel<SHARE, HEADS>,
+                  *a);
 }
 
 // The scan of prepared rows. Heads a thread: what was the soonest done.
@@ -340,7 +365,7 @@ static inline cudaError_t gdn_long(cudaStream_t stream, const struct gdn_args *a
     case 1:
         return gdn_long_launch<1, 1>(stream, a);
     case 2:
-        return gdn_long_launch<2, 1>(stream, a);
+        return gdn_long_launch<2, 2>(stream, a);
     case 3:
         return gdn_long_launch<3, 3>(stream, a);
     default:
