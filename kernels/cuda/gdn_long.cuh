@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gated DeltaNet over many rows: a block a (lane, key head, 16 columns of S), a thread an eighth of one column of HEADS value heads of
-// that key head, so that a number of a key serves them all and few shuffles do. A scheduler has one warp or two, whose instructions
+// Gated DeltaNet over many rows: a block a (lane, key head, 16 columns of S), a thread an eighth of one column of each of the key head's
+// HEADS value heads, so that a number of a key serves them all and few shuffles do. A scheduler has one warp, whose instructions
 // must hide each other's latency: a head's update of a row, its output and its product with the next row's key are one stretch of
-// independent chains, and while the threads add that product for one head, another's stretch runs, where a thread
-// has several. More warps of fewer heads would
+// independent chains, and while the threads add that product for one head, another's stretch runs. More warps of fewer heads would
 // wait for shared memory, a load of which takes four cycles whatever a warp's threads share.
 //
 // Invariant: the arithmetic of gdn_step() on a column, in its order; what a thread holds of a column is the same too. So rows
@@ -24,15 +23,15 @@ enum {
     LONG_ROWS = 16,  // staged at a time
     LONG_STAGES = 3, // one that is worked on, the next, and one on its way
     LONG_GROUP = 4,  // rows whose outputs are added together
-    LONG_SHARE = 4,  // value heads of a key head at most
+    LONG_HEADS = 4,  // value heads of a key head at most
     LONG_AHEAD = 1,  // heads a thread up to which it asks a row early
 };
 
 // Rows in shared memory.
-template <int SHARE> struct long_stage {
+template <int HEADS> struct long_stage {
     float k[LONG_ROWS][LONG_DK], q[LONG_ROWS][LONG_DK];
-    float v[LONG_ROWS][SHARE][LONG_COLUMNS];
-    float2 scalars[LONG_ROWS][SHARE]; // decay, beta
+    float v[LONG_ROWS][HEADS][LONG_COLUMNS];
+    float2 scalars[LONG_ROWS][HEADS]; // decay, beta
 };
 
 // A thread's numbers of a key or a query.
@@ -47,15 +46,14 @@ template <int HEADS> struct long_row {
     float2 scalars[HEADS];
 };
 
-// A thread's place: its first value head of the key head's, its column, its part of that.
+// A thread's place: its column of the block, its part of that.
 struct gdn_place {
-    int32_t head, column, part;
+    int32_t column, part;
 };
 
-template <int HEADS> DEVICE struct gdn_place gdn_place_of(void)
+DEVICE struct gdn_place gdn_place_of(void)
 {
-    const int32_t t = (int32_t)threadIdx.x % LONG_THREADS;
-    return {(int32_t)threadIdx.x / LONG_THREADS * HEADS, t / STATE_PARTS, t % STATE_PARTS};
+    return {(int32_t)threadIdx.x / STATE_PARTS, (int32_t)threadIdx.x % STATE_PARTS};
 }
 
 // Where a kind of rows lies: k, q (or NULL), v of the first head, decay, beta of the first head; distances between rows.
@@ -66,29 +64,30 @@ struct long_source {
 
 // Asks for LONG_ROWS rows from `first` on; commits. Behind row `last` that one is brought again, which nobody looks at: so all is in
 // one straight line. QUERIES: whether there are any.
-template <int SHARE, int THREADS, bool QUERIES>
-DEVICE void long_fetch(struct long_stage<SHARE> *s, const struct long_source *from, int32_t first, int32_t last,
+template <int HEADS, bool QUERIES>
+DEVICE void long_fetch(struct long_stage<HEADS> *s, const struct long_source *from, int32_t first, int32_t last,
                        int32_t dv)
 {
-    enum { PIECES = LONG_DK / 4, VALUES = SHARE * LONG_COLUMNS / 4 };
-    static_assert(THREADS % PIECES == 0 && LONG_ROWS * PIECES % THREADS == 0 && LONG_ROWS * SHARE <= THREADS,
+    enum { PIECES = LONG_DK / 4, VALUES = HEADS * LONG_COLUMNS / 4 };
+    static_assert(LONG_THREADS % PIECES == 0 && LONG_ROWS * PIECES % LONG_THREADS == 0 &&
+                      LONG_ROWS * HEADS <= LONG_THREADS,
                   "a thread has the same piece of each of its rows, and at most one row's scalars");
     const int32_t t = (int32_t)threadIdx.x, at = t % PIECES * 4;
 #pragma unroll
-    for (int n = 0; n < LONG_ROWS * PIECES / THREADS; n++) {
-        const int32_t r = t / PIECES + n * (THREADS / PIECES), row = first + r < last ? first + r : last;
+    for (int n = 0; n < LONG_ROWS * PIECES / LONG_THREADS; n++) {
+        const int32_t r = t / PIECES + n * (LONG_THREADS / PIECES), row = first + r < last ? first + r : last;
         __pipeline_memcpy_async(&s->k[r][at], from->k + row * from->ld + at, 16);
         if (QUERIES)
             __pipeline_memcpy_async(&s->q[r][at], from->q + row * from->ld + at, 16);
     }
 #pragma unroll
-    for (int n = 0; n < (LONG_ROWS * VALUES + THREADS - 1) / THREADS; n++) {
-        const int32_t i = t + n * THREADS, r = i / VALUES, h = i % VALUES / (LONG_COLUMNS / 4),
+    for (int n = 0; n < (LONG_ROWS * VALUES + LONG_THREADS - 1) / LONG_THREADS; n++) {
+        const int32_t i = t + n * LONG_THREADS, r = i / VALUES, h = i % VALUES / (LONG_COLUMNS / 4),
                       c = i % (LONG_COLUMNS / 4) * 4, row = first + r < last ? first + r : last;
         if (r < LONG_ROWS)
             __pipeline_memcpy_async(&s->v[r][h][c], from->v + row * from->ldv + (int64_t)h * dv + c, 16);
     }
-    const int32_t r = t / SHARE, h = t % SHARE, row = first + r < last ? first + r : last;
+    const int32_t r = t / HEADS, h = t % HEADS, row = first + r < last ? first + r : last;
     if (r < LONG_ROWS) {
         __pipeline_memcpy_async(&s->scalars[r][h].x, from->decay + row * from->ld + h, 4);
         __pipeline_memcpy_async(&s->scalars[r][h].y, from->beta + row * from->ld + h, 4);
@@ -106,15 +105,15 @@ DEVICE struct long_numbers long_numbers_of(const float *row, int32_t part)
     return x;
 }
 
-template <int SHARE, int HEADS>
-DEVICE void long_take(struct long_row<HEADS> *row, const struct long_stage<SHARE> *s, int32_t r,
+template <int HEADS>
+DEVICE void long_take(struct long_row<HEADS> *row, const struct long_stage<HEADS> *s, int32_t r,
                       const struct gdn_place &at)
 {
     row->k = long_numbers_of(s->k[r], at.part);
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        row->v[h] = s->v[r][at.head + h][at.column];
-        row->scalars[h] = s->scalars[r][at.head + h];
+        row->v[h] = s->v[r][h][at.column];
+        row->scalars[h] = s->scalars[r][h];
     }
 }
 
@@ -202,34 +201,33 @@ DEVICE void long_store(float *y, int64_t ldy, int32_t dv, const float (*out)[HEA
 
 // The rows, in groups; of the last group, which has no row behind it, one after the other. A thread of few heads has the registers to ask
 // for a row's numbers a row early (AHEAD); what it takes of rows beyond the last, which may not be there, is never used.
-template <int SHARE, int HEADS>
-DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source *from, float (*s)[LONG_PER],
+template <int HEADS>
+DEVICE void long_scan(struct long_stage<HEADS> *stages, const struct long_source *from, float (*s)[LONG_PER],
                       int32_t rows, const struct gdn_place &at, float *y, int64_t ldy, int32_t dv)
 {
     constexpr bool AHEAD = HEADS <= LONG_AHEAD;
     struct long_row<HEADS> row, next, behind;
     struct long_numbers q, asked;
     float out[LONG_GROUP][HEADS];
-    const struct long_stage<SHARE> *stage = stages;
+    const struct long_stage<HEADS> *stage = stages;
     auto fetch = [&](int32_t first) {
         if (first < rows)
-            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS, true>(&stages[first / LONG_ROWS % LONG_STAGES], from, first,
-                                                                  rows - 1, dv);
+            long_fetch<HEADS, true>(&stages[first / LONG_ROWS % LONG_STAGES], from, first, rows - 1, dv);
     };
     fetch(0);
     __pipeline_wait_prior(0);
     __syncthreads();
     fetch(LONG_ROWS);
-    long_take<SHARE, HEADS>(&row, stage, 0, at);
+    long_take<HEADS>(&row, stage, 0, at);
     if (AHEAD) {
         q = long_numbers_of(stage->q[0], at.part);
-        long_take<SHARE, HEADS>(&next, stage, 1, at);
+        long_take<HEADS>(&next, stage, 1, at);
     }
     long_read<HEADS>(s, &row);
     int32_t first = 0;
     for (; first + LONG_GROUP < rows; first += LONG_GROUP) {
         const int32_t in = first % LONG_ROWS, then = (first + LONG_GROUP) % LONG_ROWS;
-        const struct long_stage<SHARE> *after = stage;
+        const struct long_stage<HEADS> *after = stage;
         if (then == 0) { // the next stage is there, and all are done with the one before this
             __pipeline_wait_prior(0);
             __syncthreads();
@@ -242,7 +240,7 @@ DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source
         for (int t = 0; t < LONG_GROUP; t++) {
             const int one = t + AHEAD, two = one + 1; // rows whose query and whose key are asked for
             asked = long_numbers_of(stage_of(one)->q[place_of(one)], at.part);
-            long_take<SHARE, HEADS>(&behind, stage_of(two), place_of(two), at);
+            long_take<HEADS>(&behind, stage_of(two), place_of(two), at);
             if (!AHEAD) {
                 q = asked;
                 next = behind;
@@ -268,23 +266,22 @@ DEVICE void long_scan(struct long_stage<SHARE> *stages, const struct long_source
             long_write<HEADS>(s, &row, &q, NULL, out[t]);
         }
         if (t + 1 < left) {
-            long_take<SHARE, HEADS>(&row, stage, first % LONG_ROWS + t + 1, at);
+            long_take<HEADS>(&row, stage, first % LONG_ROWS + t + 1, at);
             long_read<HEADS>(s, &row);
         }
     }
     long_store<HEADS>(y + (int64_t)first * ldy, ldy, dv, out, at.part, left);
 }
 
-template <int SHARE, int HEADS>
-__global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
-    gdn_long_kernel(const __grid_constant__ struct gdn_args a)
+template <int HEADS>
+__global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_constant__ struct gdn_args a)
 {
     SHARED_BYTES(room);
-    struct long_stage<SHARE> *stages = reinterpret_cast<struct long_stage<SHARE> *>(room);
+    struct long_stage<HEADS> *stages = reinterpret_cast<struct long_stage<HEADS> *>(room);
     const int32_t slices = a.dv / LONG_COLUMNS, key = (int32_t)blockIdx.x / slices,
                   first = (int32_t)blockIdx.x % slices * LONG_COLUMNS;
     const int32_t l = (int32_t)blockIdx.y;
-    const struct gdn_place at = gdn_place_of<HEADS>();
+    const struct gdn_place at = gdn_place_of();
     const struct lane *lane = a.lanes.lane[l];
     pdl_wait();
     pdl_trigger();
@@ -292,7 +289,7 @@ __global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
         return;
     const int64_t keys = (int64_t)a.nk * a.dk, values = (int64_t)a.nv * a.dv, top = a.pass->lane_first[l];
     const int32_t rows = a.pass->lane_rows[l], fold = lane->fold;
-    const int64_t head = key * SHARE + at.head;
+    const int64_t head = key * HEADS;
     float *home = reinterpret_cast<float *>(lane->run + a.state) + head * a.dk * a.dv + first + at.column;
     float s[HEADS][LONG_PER], out[HEADS];
 #pragma unroll
@@ -304,18 +301,18 @@ __global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
         const float *saved = gdn_saved(&a, lane->run);
         const struct long_source from = {saved + (int64_t)key * a.dk,
                                          NULL,
-                                         saved + keys + (int64_t)key * SHARE * a.dv + first,
-                                         saved + keys + values + key * SHARE,
-                                         saved + keys + values + a.nv + key * SHARE,
+                                         saved + keys + (int64_t)key * HEADS * a.dv + first,
+                                         saved + keys + values + key * HEADS,
+                                         saved + keys + values + a.nv + key * HEADS,
                                          gdn_saved_width(&a),
                                          gdn_saved_width(&a)};
         struct long_row<HEADS> row;
         for (int32_t r = 0; r < fold; r++) {
             __syncthreads();
-            long_fetch<SHARE, SHARE / HEADS * LONG_THREADS, false>(&stages[0], &from, r, r, a.dv);
+            long_fetch<HEADS, false>(&stages[0], &from, r, r, a.dv);
             __pipeline_wait_prior(0);
             __syncthreads();
-            long_take<SHARE, HEADS>(&row, &stages[0], 0, at);
+            long_take<HEADS>(&row, &stages[0], 0, at);
             long_read<HEADS>(s, &row);
             long_write<HEADS>(s, &row, &row.k, NULL, out);
         }
@@ -324,13 +321,12 @@ __global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
     const float *prepared = a.prepared + top * gdn_prepared_width(&a);
     const struct long_source from = {prepared + keys + (int64_t)key * a.dk,
                                      prepared + (int64_t)key * a.dk,
-                                     a.c + top * a.ldc + 2 * keys + (int64_t)key * SHARE * a.dv + first,
-                                     prepared + 2 * keys + key * SHARE,
-                                     prepared + 2 * keys + a.nv + key * SHARE,
+                                     a.c + top * a.ldc + 2 * keys + (int64_t)key * HEADS * a.dv + first,
+                                     prepared + 2 * keys + key * HEADS,
+                                     prepared + 2 * keys + a.nv + key * HEADS,
                                      gdn_prepared_width(&a),
                                      a.ldc};
-    long_scan<SHARE, HEADS>(stages, &from, s, rows, at, a.y + top * a.ldy + head * a.dv + first + at.column, a.ldy,
-                            a.dv);
+    long_scan<HEADS>(stages, &from, s, rows, at, a.y + top * a.ldy + head * a.dv + first + at.column, a.ldy, a.dv);
 #pragma unroll
     for (int h = 0; h < HEADS; h++)
 #pragma unroll
@@ -342,34 +338,33 @@ __global__ void __launch_bounds__(SHARE / HEADS * LONG_THREADS, 1)
 static inline bool gdn_long_fits(const struct gdn_args *a)
 {
     const bool shapes =
-        a->dk == LONG_DK && a->dv % LONG_COLUMNS == 0 && a->nv % a->nk == 0 && a->nv / a->nk <= LONG_SHARE;
+        a->dk == LONG_DK && a->dv % LONG_COLUMNS == 0 && a->nv % a->nk == 0 && a->nv / a->nk <= LONG_HEADS;
     return shapes && a->direct && a->state % 16 == 0 && a->ldc % 4 == 0 && (2 * a->nv) % 4 == 0 &&
            (((uintptr_t)a->c | (uintptr_t)a->prepared) & 15) == 0;
 }
 
 // Where every block finds a multiprocessor of its own it asks for more than half of the shared memory: else two may lie on one while
 // others have none, since blocks of the preparation are still on their way out.
-template <int SHARE, int HEADS> static cudaError_t gdn_long_launch(cudaStream_t stream, const struct gdn_args *a)
+template <int HEADS> static cudaError_t gdn_long_launch(cudaStream_t stream, const struct gdn_args *a)
 {
     const dim3 grid((unsigned)(a->nk * (a->dv / LONG_COLUMNS)), (unsigned)a->lanes.count);
-    const size_t needed = LONG_STAGES * sizeof(struct long_stage<SHARE>), alone = (size_t)block_room() / 2 + 1;
+    const size_t needed = LONG_STAGES * sizeof(struct long_stage<HEADS>), alone = (size_t)block_room() / 2 + 1;
     const bool apart = needed < alone && grid.x * grid.y <= (unsigned)multiprocessors();
-    return launch(stream, grid, SHARE / HEADS * LONG_THREADS, apart ? alone : needed, gdn_long_kernel<SHARE, HEADS>,
-                  *a);
+    return launch(stream, grid, LONG_THREADS, apart ? alone : needed, gdn_long_kernel<HEADS>, *a);
 }
 
-// The scan of prepared rows. Heads a thread: what was the soonest done.
+// The scan of prepared rows.
 static inline cudaError_t gdn_long(cudaStream_t stream, const struct gdn_args *a)
 {
     switch (a->nv / a->nk) {
     case 1:
-        return gdn_long_launch<1, 1>(stream, a);
+        return gdn_long_launch<1>(stream, a);
     case 2:
-        return gdn_long_launch<2, 2>(stream, a);
+        return gdn_long_launch<2>(stream, a);
     case 3:
-        return gdn_long_launch<3, 3>(stream, a);
+        return gdn_long_launch<3>(stream, a);
     default:
-        return gdn_long_launch<4, 2>(stream, a);
+        return gdn_long_launch<4>(stream, a);
     }
 }
 
