@@ -5,7 +5,7 @@
 local fuse = {}
 
 local MAX_PARTS = 6 -- LINEAR_PARTS of kernels/cpu/ops.h
-local STEP_MOST = 5 -- ops of a step
+local STEP_MOST = 6 -- ops of a step
 
 -- Set of the buffers that an op writes.
 local function written(op)
@@ -115,23 +115,46 @@ local function normed(op, norm)
     return norm and norm.name == "norm" and same(arg(op, RESIDUAL[op.name]), arg(norm, "x"))
 end
 
--- How many ops from `i` on a target may do in one launch. Of what they leave, others read the last one's outputs, what
--- the first changes in place, choices of experts, and normed queries.
+-- Whether op i is the product of gates and the next one the mix behind them, which nobody else reads.
+local function gates_mixed(ops, i)
+    local op, mix = ops[i], ops[i + 1]
+    return op and op.name == "linear" and mix and mix.name == "hc_mix" and mix.pass == op.pass and #op.facts.parts == 1
+        and same(op.facts.parts[1].y, arg(mix, "gate")) and only_reader(ops, i, op.facts.parts[1].y, i + 1)
+end
+
+-- Ops of a residual's norm at `i` and of what reads it: 4 where these are the gates' two products and the mix, which nobody else
+-- reads the normed rows beside, else 1.
+local function norm_and_gates(ops, i)
+    local norm, first = ops[i], ops[i + 1]
+    local y = arg(norm, "y")
+    if not first or first.name ~= "linear" or first.pass ~= norm.pass or not same(y, first.facts.x) or not gates_mixed(ops, i + 2)
+        or not same(y, arg(ops[i + 3], "xn")) then
+        return 1
+    end
+    for at = i + 4, #ops do
+        local op = ops[at]
+        if op.name == "linear" and same(op.facts.x, y) then return 1 end
+        for _, a in ipairs(op.args or {}) do
+            if type(a[3]) == "table" and a[3].buffer == y.buffer then return a[2] == "out" and 4 or 1 end
+        end
+    end
+    return y.keep and 1 or 4
+end
+
+-- How many ops from `i` on a target may do as one. Of what they leave, others read the last one's outputs, what the first changes
+-- in place, choices of experts, normed queries, and what products leave for others.
 local function step(ops, i)
     local op, second, third = ops[i], ops[i + 1], ops[i + 2]
     if not second or second.pass ~= op.pass then return 1 end
     if third and third.pass ~= op.pass then third = nil end
-    if RESIDUAL[op.name] and normed(op, second) then return 2 end
+    if RESIDUAL[op.name] and normed(op, second) then return 1 + norm_and_gates(ops, i + 1) end
     if op.name == "moe_sum" and RESIDUAL[second.name] and same(arg(op, "y"), arg(second, "y"))
         and only_reader(ops, i, arg(op, "y"), i + 1) then
-        return normed(second, third) and 3 or 2
+        return normed(second, third) and 2 + norm_and_gates(ops, i + 2) or 2
     end
     if glu_product(ops, i) then return 2 end
     if op.name == "route" and third and glu_product(ops, i + 1) and not reads(second, written(op)) then return 3 end
-    if op.name == "linear" and second.name == "hc_mix" and #op.facts.parts == 1
-        and same(op.facts.parts[1].y, arg(second, "gate")) and only_reader(ops, i, op.facts.parts[1].y, i + 1) then
-        return 2
-    end
+    if gates_mixed(ops, i) then return 2 end
     if op.name == "conv" and second.name == "gdn" and third and third.name == "gated_norm"
         and same(arg(op, "y"), arg(second, "c")) and only_reader(ops, i, arg(op, "y"), i + 1)
         and same(arg(second, "y"), arg(third, "x")) and only_reader(ops, i + 1, arg(second, "y"), i + 2) then

@@ -51,14 +51,17 @@ local STEPS <const> = {
     ["linear hc_mix"] = function(product, mix) return takes_mix(product, mix) and { product = product, mix = arg(mix, "dim") } end,
 }
 
--- The launches of ops i on that are one step: { product, what the step does beside it }, or nil.
-local function step(ops, i)
-    local together, names = {}, {}
-    for at = i, i + (ops[i].together or 1) - 1 do
-        together[#together + 1], names[#names + 1] = ops[at], ops[at].name
+-- The launch that op i begins, of a step whose last op is `last`: { product, what the launch does beside it } or nil, and its ops. Of
+-- a step without a kernel of its own, the longest part that has one is a launch (graphs/exec_cuda.c).
+local function launch(ops, i, last)
+    for count = last - i + 1, 2, -1 do
+        local together, names = table.move(ops, i, i + count - 1, 1, {}), {}
+        for at, op in ipairs(together) do names[at] = op.name end
+        local takes = STEPS[table.concat(names, " ")]
+        local as = takes and takes(table.unpack(together))
+        if as then return as, count end
     end
-    local takes = STEPS[table.concat(names, " ")]
-    return takes and takes(table.unpack(together)), #together
+    return nil, 1
 end
 
 -- struct linear_shape of a product, in a step or alone.
@@ -100,13 +103,12 @@ function shapes.list(programs, kind)
         seen[text] = true
     end
     for _, p in ipairs(programs) do
-        local i = 1
+        local i, last = 1, 0
         while p.class == "decode" and i <= #p.ops do
-            local as, count = step(p.ops, i)
+            if i > last then last = i + (p.ops[i].together or 1) - 1 end
+            local as, count = launch(p.ops, i, last)
             if as and kind.name == "linear" then add(as.product, p, as) end
-            for at = i, as and i - 1 or i + count - 1 do
-                if p.ops[at].name == kind.name then add(p.ops[at], p, {}) end
-            end
+            if not as and p.ops[i].name == kind.name then add(p.ops[i], p, {}) end
             i = i + count
         end
     end

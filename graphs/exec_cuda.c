@@ -30,8 +30,10 @@ static const char *const names[KERNEL_COUNT] = {
 };
 
 // Steps that have a kernel of their own: its launcher gets the arguments of each op, and may say cudaErrorNotSupported before it
-// has launched anything.
+// has launched anything. Then the longest beginning of the step that is one takes its place, and so on with what is left.
 #define STEPS(X)                                                                                                       \
+    X(inject_norm_mix, KERNEL_hc_inject, KERNEL_norm, KERNEL_linear, KERNEL_linear, KERNEL_hc_mix)                     \
+    X(sum_inject_norm_mix, KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm, KERNEL_linear, KERNEL_linear, KERNEL_hc_mix) \
     X(inject_norm, KERNEL_hc_inject, KERNEL_norm)                                                                      \
     X(sum_inject, KERNEL_moe_sum, KERNEL_hc_inject)                                                                    \
     X(sum_inject_norm, KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm)                                                  \
@@ -50,7 +52,7 @@ static const char *const names[KERNEL_COUNT] = {
 STEPS(X)
 #undef X
 
-enum { STEP_MOST = 5, ARGS_MOST = 1024 };
+enum { STEP_MOST = 6, ARGS_MOST = 1024 };
 
 static const struct step {
     cudaError_t (*launch)(cudaStream_t, const void *const *args, int rows);
@@ -281,25 +283,35 @@ static bool is_step(const struct step *step, const struct held *held, int count)
     return step->kernels[count] < 0;
 }
 
-// Launches what is held: with the step's own kernel, else one after the other.
+// Launches the first `count` of `held` with a kernel of their own, or says that they have none.
+static bool launch_step(struct exec *exec, const struct held *held, int count)
+{
+    const void *args[STEP_MOST];
+    for (int i = 0; i < count; i++)
+        args[i] = held[i].args;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        if (!is_step(&steps[i], held, count))
+            continue;
+        const cudaError_t status = steps[i].launch(exec->stream, args, held->rows);
+        if (status != cudaErrorNotSupported)
+            note(exec, status, held[count - 1].kernel);
+        return status != cudaErrorNotSupported;
+    }
+    return false;
+}
+
+// Launches what is held, as much of it at a time as has a kernel.
 static void launch_held(struct exec *exec)
 {
-    const int count = exec->held_count;
-    const void *args[STEP_MOST];
+    const int all = exec->held_count;
     exec->together = exec->held_count = 0;
-    for (int i = 0; i < count; i++)
-        args[i] = exec->held[i].args;
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        if (!is_step(&steps[i], exec->held, count))
-            continue;
-        const cudaError_t status = steps[i].launch(exec->stream, args, exec->held[0].rows);
-        if (status == cudaErrorNotSupported)
-            break;
-        note(exec, status, exec->held[count - 1].kernel);
-        return;
+    for (int i = 0, count; i < all; i += count) {
+        const struct held *held = &exec->held[i];
+        for (count = all - i; count > 1 && !launch_step(exec, held, count); count--)
+            ;
+        if (count == 1)
+            launch_one(exec, held->kernel, held->args, held->number, held->rows);
     }
-    for (int i = 0; i < count; i++)
-        launch_one(exec, exec->held[i].kernel, args[i], exec->held[i].number, exec->held[i].rows);
 }
 
 void exec_together(struct exec *exec, int count)

@@ -63,6 +63,7 @@ affine experts|0|A=|matrix_host 100
 mxfp8 experts|0|A=|matrix_host 102
 kernels for one shape|0|EMULATED_CARD=fixed|matrix_host 97
 kernels for one shape, on a card that they are not for|0|A=|matrix_host 97
+a prompt's rows between blocks|0|A=|matrix_host 96
 rows|0|A=|cuda_ops_host rows
 steps|0|A=|cuda_ops_host steps
 append|0|A=|cuda_ops_host append

@@ -156,13 +156,14 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_experts.h"
 #include "tests/cuda_matrix_slices.h"
 #include "tests/cuda_matrix_steps.h"
+#include "tests/cuda_matrix_streams.h"
 #include "tests/cuda_matrix_two.h"
 
 #include "tests/cuda_matrix_fixed.h"
 
-// What an argument asks for: a shape's number that shape, FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and
+// What an argument asks for: a shape's number that shape, STREAMS_ALONE a prompt's rows between blocks, FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and
 // steps, EXPERTS_ALONE + c the case c of experts.
-enum { FIXED_ALONE = 97, SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
+enum { STREAMS_ALONE = 96, FIXED_ALONE = 97, SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
 
 int main(int count, char **arguments)
 {
@@ -175,11 +176,13 @@ int main(int count, char **arguments)
     const int expert_case = only - EXPERTS_ALONE;
     if (expert_case >= 0 && expert_case < (int)(sizeof expert_cases / sizeof *expert_cases))
         test_moe(expert_case);
-    else if (only < 0 || (only >= SHAPES && only != SLICES_ALONE && only != FIXED_ALONE)) {
+    else if (only < 0 || (only >= SHAPES && only != SLICES_ALONE && only != FIXED_ALONE && only != STREAMS_ALONE)) {
         test_experts();
         test_linear_steps();
         test_two();
     }
+    if (only < 0 || only == STREAMS_ALONE)
+        test_streams();
     if (only < 0 || only == FIXED_ALONE)
         test_fixed();
     if (only < 0 || only == SLICES_ALONE)

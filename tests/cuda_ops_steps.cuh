@@ -36,7 +36,8 @@ static step_launcher residual_step(bool plain, bool with_sum, bool with_norm)
 }
 
 // The arrays that a step promises, of its ops run one by one and of the step itself. break_it: the step gets another epsilon.
-static bool step_same(const struct residual_ops &ops, bool with_sum, bool with_norm, int rows, bool break_it)
+static bool step_same_by(step_launcher step, const struct residual_ops &ops, bool with_sum, bool with_norm, int rows,
+                         bool break_it)
 {
     const int width = ops.inject.streams * ops.inject.dim;
     const int64_t bytes = (int64_t)rows * width * 4;
@@ -61,14 +62,18 @@ static bool step_same(const struct residual_ops &ops, bool with_sum, bool with_n
     n.eps = break_it ? 1.0f : n.eps;
     const void *const residual = ops.plain ? (const void *)&plain : &i;
     const void *const all[] = {&s, residual, &n};
-    rig_check(residual_step(ops.plain, with_sum, with_norm)(0, with_sum ? all : all + 1, CAPACITY),
-              "a residual's step");
+    rig_check(step(0, with_sum ? all : all + 1, CAPACITY), "a residual's step");
     rig_check(cudaDeviceSynchronize(), "step");
     const bool equal = same(pull((uint8_t *)ops.inject.r, bytes), streams, bytes) &&
                        (!with_norm || same(pull((uint8_t *)ops.norm.y, bytes), normed, bytes));
     free(streams);
     free(normed);
     return equal;
+}
+
+static bool step_same(const struct residual_ops &ops, bool with_sum, bool with_norm, int rows, bool break_it)
+{
+    return step_same_by(residual_step(ops.plain, with_sum, with_norm), ops, with_sum, with_norm, rows, break_it);
 }
 
 static void test_steps(void)

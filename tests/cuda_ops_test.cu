@@ -12,6 +12,7 @@
 #include "tests/cuda_ops_control.cuh"
 #include "tests/cuda_ops_deltanet.cuh"
 #include "tests/cuda_ops_dense.cuh"
+#include "tests/cuda_ops_residual.cuh"
 #include "tests/cuda_ops_rows.cuh"
 #include "tests/cuda_ops_select.cuh"
 #include "tests/cuda_ops_state.cuh"
@@ -43,8 +44,10 @@ int main(int count, char **names)
         test_mixtures();
         test_ngram();
     }
-    if (wanted(count, names, "steps"))
+    if (wanted(count, names, "steps")) {
         test_steps();
+        test_residual_rows();
+    }
     if (wanted(count, names, "append"))
         test_append();
     if (wanted(count, names, "deltanet"))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What graphs/exec_cuda.c asks of the driver: a replayed program costs a call a piece, waiting for it none; the
-// host's block changes when somebody waits; a device that fails is found. Red control: without the block the wait is a call of
+// host's block changes when somebody waits; a device that fails is found; a step is launched in the longest parts that have a kernel. Red control: without the block the wait is a call of
 // the driver's, which the counts see.
 
 #include "graphs/exec_cuda.c"
@@ -56,7 +56,9 @@ static void run_add(void *to, const void *from, int units)
     ((struct block *)to)->value++;
 }
 
-// Every op adds one to the block that its arguments point to; no step has a kernel.
+// Every op adds one to the block that its arguments point to, and so does a step whose kernel is there.
+static const char *served = "";
+
 static cudaError_t add_one(const void *args)
 {
     struct block *b;
@@ -75,8 +77,8 @@ static cudaError_t add_one(const void *args)
 #define X(name, ...)                                                                                                   \
     cudaError_t cuda_##name(cudaStream_t stream, const void *const *args, int rows)                                    \
     {                                                                                                                  \
-        (void)stream, (void)args, (void)rows;                                                                          \
-        return cudaErrorNotSupported;                                                                                  \
+        (void)stream, (void)rows;                                                                                      \
+        return strstr(served, "," #name ",") ? add_one(args[0]) : cudaErrorNotSupported;                               \
     }
 STEPS(X)
 #undef X
@@ -225,8 +227,42 @@ static void failures(void)
     exec_close(e);
 }
 
+static void emit_step(struct exec *e, const struct bind *bind)
+{
+    static const int step[] = {KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm,
+                               KERNEL_linear,  KERNEL_linear,    KERNEL_hc_mix};
+    struct block *b = &device;
+    (void)bind;
+    exec_together(e, 6);
+    for (int i = 0; i < 6; i++)
+        exec_launch(e, step[i], &b, sizeof b, i, 1);
+}
+
+// Launches of a step of six ops, by the steps that have a kernel.
+static int launches(struct exec *e, const char *kernels)
+{
+    struct error error;
+    served = kernels;
+    host.value = 0;
+    exec_run(e, emit_step, NULL);
+    const bool good = exec_sync(e, &error);
+    served = "";
+    return good ? host.value : -1;
+}
+
+static void parts(void)
+{
+    struct exec *e = open_exec(true);
+    ok(launches(e, "") == 6, "a step without kernels is its ops", NULL);
+    ok(launches(e, ",sum_inject_norm_mix,sum_inject,") == 1, "a step that has a kernel is one launch", NULL);
+    ok(launches(e, ",sum_inject_norm,sum_inject,linear_mix,") == 3, "else its longest parts that have one are", NULL);
+    ok(launches(e, ",inject_norm,") == 5, "wherever they begin", NULL);
+    exec_close(e);
+}
+
 int main(void)
 {
+    parts();
     replays();
     short_program();
     without_block();

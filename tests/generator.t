@@ -206,6 +206,16 @@ local function check_steps()
     local gates = linear(value())
     local mix = op("hc_mix", { { "gate", "in", gates.facts.parts[1].y }, { "y", "out", value() } })
     ok(first_step(gates, mix) == 2, "steps: gates and their mix")
+    local function between(xn, ...)
+        local low = linear(n)
+        local up = linear(low.facts.parts[1].y)
+        return first_step(sum(), inject(), norm(), low, up,
+            op("hc_mix", { { "xn", "in", xn }, { "gate", "in", up.facts.parts[1].y }, { "y", "out", value() } }), ...)
+    end
+    ok(between(n) == 6, "steps: from the experts' sum to the mix")
+    ok(between(value()) == 3, "steps: not the mix of other rows")
+    ok(between(n, other("in", n)) == 3 and between(n, linear(n)) == 3, "steps: not when the normed rows are read later")
+    ok(between(n, other("out", n), other("in", n)) == 6, "steps: but when they are written anew before that")
     local c, o = value(), value()
     local conv = function() return op("conv", { { "u", "in", w }, { "y", "out", c } }) end
     local gdn = function(from) return op("gdn", { { "c", "in", from or c }, { "y", "out", o } }) end

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/fixed.cuh"
 #include "kernels/cuda/linear_decode.cuh"
+#include "kernels/cuda/linear_streams.cuh"
 
 // do_it(code, flag) for the kernel of the parts' encodings.
 template <class DO> static void linear_kernel(const struct linear_args *a, int rows, const DO &do_it)
@@ -87,9 +88,10 @@ extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *a
     const struct linear_args *linear = (const struct linear_args *)args[0];
     const struct hc_mix_args *mix = (const struct hc_mix_args *)args[1];
     linear_step step = {};
-    if (linear->row_class == CLASS_PROMPT || linear->row_multiple > 1 || linear->parts != 1 ||
-        mix->streams != STREAMS_MOST || mix->dim % 32 || linear->part[0].w.n != mix->streams * mix->dim ||
-        linear->part[0].activation != ACT_NONE)
+    if (linear->row_class == CLASS_PROMPT)
+        return linear_mix_prompt(stream, linear, mix, NULL, rows);
+    if (linear->row_multiple > 1 || linear->parts != 1 || mix->streams != STREAMS_MOST || mix->dim % 32 ||
+        linear->part[0].w.n != mix->streams * mix->dim || linear->part[0].activation != ACT_NONE)
         return cudaErrorNotSupported;
     step.xn = mix->xn;
     step.y = mix->y;

@@ -109,7 +109,7 @@ cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, i
     int taken = 0; // parts that are done
     for (int i = 0; i < args->parts; i++)
         taken |= wide_available(&args->part[i].w) << i;
-    cudaError_t error = taken ? linear_wide(stream, args, capacity, taken) : cudaSuccess;
+    cudaError_t error = taken ? linear_wide(stream, args, capacity, taken, false) : cudaSuccess;
     if (error != cudaSuccess || taken == (1 << args->parts) - 1)
         return error;
     plan.x = prepared_at(args->scratch, rows, args->k);

@@ -315,9 +315,9 @@ static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *ar
                           *args, plan);
 }
 
-// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts. A launch for few rows has fewer
-// blocks than there are multiprocessors: narrow tiles of outputs, and for the least rows, which leave room for it, most
-// stages on their way.
+// Matrices of few outputs take rows in two parts, and blocks of one warpgroup; where a block of three saves others from
+// bringing the same rows again, it does. A launch for few rows has fewer blocks than there are multiprocessors: narrow
+// tiles of outputs, and for the least rows, which leave room for it, most stages on their way.
 template <class CODE>
 static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
                                     int pairs, int64_t rows, int parts)
@@ -326,6 +326,8 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
         if (rows <= LEAST_ROWS)
             return parts == 2 ? wide_launch<CODE, 4, 2, 1>(stream, args, plan, pairs, rows)
                               : wide_launch<CODE, 4, 1, 1>(stream, args, plan, pairs, rows);
+        if (parts == 2 && rows > FEW_ROWS && pairs > 8)
+            return wide_launch<CODE, 8, 2, 3>(stream, args, plan, pairs, rows);
         if (parts == 2)
             return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
         constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;
@@ -336,7 +338,7 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
     return cudaErrorInvalidValue;
 }
 
-cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int capacity, int parts)
+cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int capacity, int parts, bool there)
 {
     const int multiple = args->row_multiple > 1 ? args->row_multiple : 1;
     const int64_t rows = (int64_t)capacity * multiple;
@@ -369,7 +371,7 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
         }
         parts &= ~plan.take;
         const int form = 1 + wide_half(w) + 2 * second;
-        if (form != prepared)
+        if (form != prepared && !there)
             error = wide_prepare(stream, args->pass, multiple, args->x, args->ldx, args->k, rows, wide_half(w),
                                  second ? 2 : 1, false, plan.x);
         prepared = form;

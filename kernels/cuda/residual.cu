@@ -4,10 +4,11 @@
 // the norm behind it.
 //
 // Invariant: the same operations in the same order as moe_sum, hc_inject or add, and norm one after the other; a block has
-// one stream of one row. A plain residual is one stream with the factor 1, which a product and sum of one rounding leaves alone.
+// one stream of one row, or of many rows a whole one (residual_rows.cu). A plain residual is one stream with the factor 1, which a product and sum of one rounding leaves alone.
 
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mixture.cuh"
+#include "kernels/cuda/residual_rows.cuh"
 #include "kernels/cuda/settle.cuh"
 
 enum {
@@ -98,6 +99,11 @@ static cudaError_t inject_launch(cudaStream_t stream, const struct moe_sum_args 
     const int32_t dim = inject->dim;
     const unsigned threads = threads_for(dim, 4, INJECT_THREADS);
     struct inject_step a = {};
+    if (norm && inject->streams > 1 && rows > SUM_ROWS) {
+        const cudaError_t error = residual_rows(stream, sum, inject, norm, NULL, rows);
+        if (error != cudaErrorNotSupported)
+            return error;
+    }
     if (!vec_fits(inject->y, 0, dim) || !vec_fits(inject->r, 0, dim) || (int64_t)threads * 4 * INJECT_KEEP < dim)
         return cudaErrorNotSupported;
     if (sum && (!moe_sum_wide(sum) || sum->width != dim || (inject->streams > 1 && rows > SUM_ROWS)))

@@ -7,7 +7,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/vec.cuh"
 
-enum { STREAM_THREADS = 64, FEW_ROWS = 32 };
+enum { STREAM_THREADS = 64, STREAM_FEW = 32 };
 
 // STREAMS 0: any number.
 template <int W, int STREAMS>
@@ -53,7 +53,7 @@ extern "C" cudaError_t cuda_hc_mix(cudaStream_t stream, const struct hc_mix_args
 {
     const bool wide = vec_fits(a->xn, a->dim, a->dim) && vec_fits(a->gate, a->dim, a->dim) && vec_fits(a->y, 0, a->dim);
     const dim3 grid(blocks_for(a->dim, (wide ? 4 : 1) * STREAM_THREADS), (unsigned)rows);
-    if (rows <= FEW_ROWS && a->streams == 4) // more threads, each with fewer exponentials in line
+    if (rows <= STREAM_FEW && a->streams == 4) // more threads, each with fewer exponentials in line
         return launch(stream, dim3(blocks_for(a->dim, STREAM_THREADS), (unsigned)rows), STREAM_THREADS, 0,
                       hc_mix_kernel<1, 4>, *a);
     if (!wide)

@@ -71,8 +71,9 @@ cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multi
                          int64_t rows, bool half, int parts, bool early, const wide_rows &to);
 
 // cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of
-// theirs is wide_available().
-cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts);
+// theirs is wide_available(). there: rows lie in scratch as the weights need them (wide_rows_at), all in one form, and x is
+// not looked at.
+cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts, bool there);
 cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows);
 cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, int rows);
 
@@ -90,7 +91,10 @@ struct wide_form {
     static constexpr int FIT = ROOM / STAGE, STAGES = FIT < 2 ? 2 : FIT > 8 ? 8 : FIT;
     // Of a thread that multiplies: what the compiler gives each at first (launch bounds) is dealt out anew.
     static constexpr int COPY_REGISTERS = COPY;
-    static constexpr int REGISTERS = GROUPS == 1 ? 256 - COPY : BLOCKS == 2 ? 120 - COPY / 2 : 252 - COPY / 2;
+    static constexpr int REGISTERS = GROUPS == 1   ? 256 - COPY
+                                     : GROUPS == 3 ? (512 - COPY) / 24 * 8
+                                     : BLOCKS == 2 ? 120 - COPY / 2
+                                                   : 252 - COPY / 2;
     // What the place may lack to 1024, stages, their barriers.
     static constexpr int BYTES = 1024 + STAGES * (STAGE + 16);
 };
