@@ -11,6 +11,8 @@
 
 static const int64_t POOL_RESERVE = 512 << 20; // what the driver may still take
 static const float DECODE_SHARE = 0.25f, MOST_SHARE = 0.9f;
+// A reply beside a prompt waits for a chunk, so such chunks stay short on targets whose own are long.
+static const int BUSY_CHUNK_MOST = 512;
 
 static bool choose_pace(struct engine *e, struct error *error)
 {
@@ -18,7 +20,8 @@ static bool choose_pace(struct engine *e, struct error *error)
     if (o->pool_pages < 0 || o->round_rows < 0 || o->solo_chunk < 0 || o->busy_chunk < 0)
         return error_set(error, "pages of the pool, rows of a round and rows of a chunk must not be negative");
     o->solo_chunk = o->solo_chunk && o->solo_chunk < model.chunk ? o->solo_chunk : model.chunk;
-    o->busy_chunk = o->busy_chunk ? o->busy_chunk : (model.chunk + 3) / 4;
+    const int quarter = (model.chunk + 3) / 4;
+    o->busy_chunk = o->busy_chunk ? o->busy_chunk : quarter < BUSY_CHUNK_MOST ? quarter : BUSY_CHUNK_MOST;
     o->busy_chunk = o->busy_chunk < model.chunk ? o->busy_chunk : model.chunk;
     o->decode_share = o->decode_share == 0 ? DECODE_SHARE : o->decode_share < 0 ? 0 : o->decode_share;
     o->decode_share = o->decode_share < MOST_SHARE ? o->decode_share : MOST_SHARE;

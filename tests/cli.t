@@ -380,6 +380,12 @@ run $per_op --json && cp "$out" "$scratch/after" && json 'for _, part in ipairs{
         assert(#part[1].groups > 5 and #part[1].groups < #part[2] and #part[2] <= #part[1].ops)
     end' <"$out"
 ok $? "bench --per-op --json: ops and groups have all launches of a round and of a prompt"
+run $per_op --lanes 2 --json && json 'local one, all, seconds = 0, 0, 0
+    assert(#j.lanes_round.ops == #j.round.ops and #j.lanes_round.groups == #j.round.groups)
+    for _, row in ipairs(j.round.ops) do one = one + row.launches end
+    for _, row in ipairs(j.lanes_round.ops) do all, seconds = all + row.launches, seconds + row.seconds end
+    assert(one == all and seconds > 0)' <"$out" && run $per_op && ! grep -q 'of all lanes' "$out" && run $per_op --lanes 2 && grep -q '^a round of all lanes, bytes those of one: ' "$out"
+ok $? "bench --per-op --lanes: a round of all lanes too"
 cat >"$scratch/ops.lua" <<'END'
 package.path = "gen/?.lua;" .. package.path
 local source, missing = io.open("runtime/bench_rows.c"):read("a"), 0
