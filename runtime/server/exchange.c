@@ -289,6 +289,8 @@ void exchange_error(struct exchange *x, int status, const char *type, const char
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     const enum error_style style = x->route ? x->route->style : STYLE_OPENAI;
+    for (char *c = text; *c; c++) // it quotes the request, and is one line
+        *c = (unsigned char)*c < ' ' || *c == 127 ? '?' : *c;
     json_t *message = json_string(text);
     for (char *c = message ? NULL : text; c && *c; c++) // it quotes bytes that are no UTF-8, or a part of a character
         *c = *c & 0x80 ? '?' : *c;

@@ -66,6 +66,7 @@ struct exchange {
     char label[64];   // of the key that was given, or "-"
     char rest[256];   // of the path, where the route ends in *, without escapes; a name of the model fits
     char query[256];  // behind the ?
+    char allowed[32]; // methods of a path that was asked for with another one
     char policy[384]; // Content-Security-Policy of what is sent; empty: none
     char *body;
     size_t body_bytes;

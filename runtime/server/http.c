@@ -30,7 +30,8 @@ struct head {
     int lengths, encodings, hosts;
     long long length; // of the body; -1: not said
     bool bad_length;
-    bool waits; // for leave to send its body
+    bool waits;          // for leave to send its body
+    const char *encoded; // how the body is, or NULL: as it is
 };
 
 static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const char *key, const char *value)
@@ -48,6 +49,8 @@ static enum MHD_Result count_header(void *user, enum MHD_ValueKind kind, const c
         h->bad_length = h->bad_length || !value || strcasecmp(value, "chunked");
     } else if (!strcasecmp(key, "Host")) {
         h->hosts++;
+    } else if (!strcasecmp(key, "Content-Encoding")) {
+        h->encoded = value && strcasecmp(value, "identity") ? value : NULL;
     } else if (!strcasecmp(key, "Expect")) {
         h->waits = value && !strcasecmp(value, "100-continue");
     }
@@ -97,6 +100,9 @@ static bool check_length(struct exchange *x, const struct head *head)
         head->hosts > 1)
         exchange_error(x, 400, NULL, NULL, NULL,
                        "the request's head does not say clearly how long its body is, or for whom");
+    else if (head->encoded)
+        exchange_error(x, 415, NULL, NULL, NULL, "Content-Encoding %.40s is not read here: send the body as it is",
+                       head->encoded);
     else if (head->length > BODY_MOST)
         exchange_error(x, 413, NULL, NULL, NULL, "the body has %lld bytes, at most %d are taken", head->length,
                        BODY_MOST);
@@ -119,8 +125,7 @@ static bool check_head(struct exchange *x, struct MHD_Connection *connection, co
     struct head head = {.length = -1};
     const union MHD_ConnectionInfo *size = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     MHD_get_connection_values(connection, MHD_HEADER_KIND, count_header, &head);
-    bool other_method = false;
-    x->route = routes_find(url, method, x->rest, sizeof x->rest, &other_method);
+    x->route = routes_find(url, method, x->rest, sizeof x->rest, x->allowed);
     if (size && size->header_size > HEADERS_MOST) {
         exchange_error(x, 431, NULL, NULL, NULL, "the request's head has %zu bytes, at most %d are taken",
                        size->header_size, HEADERS_MOST);
@@ -129,8 +134,8 @@ static bool check_head(struct exchange *x, struct MHD_Connection *connection, co
     if (!permitted(x, connection))
         return false;
     if (!x->route) {
-        exchange_error(x, other_method ? 405 : 404, NULL, NULL, NULL,
-                       other_method ? "%.12s is not possible for %.100s" : "%.12s %.100s: there is no such thing here",
+        exchange_error(x, *x->allowed ? 405 : 404, NULL, NULL, NULL,
+                       *x->allowed ? "%.12s is not possible for %.100s" : "%.12s %.100s: there is no such thing here",
                        method, url);
         return false;
     }
@@ -234,12 +239,14 @@ static void add_headers(struct exchange *x, struct MHD_Response *response)
         MHD_add_response_header(response, "Content-Security-Policy", x->policy);
         MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
     }
+    if (side->status == 405)
+        MHD_add_response_header(response, "Allow", x->allowed);
     if (side->status == 401)
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (side->status == 429 || side->status == 503)
         MHD_add_response_header(response, "Retry-After", "1");
     // What is left of a body that is not wanted is not read.
-    if (side->status == 413 || side->status == 431 || atomic_load(&x->server->draining))
+    if (side->status == 413 || side->status == 415 || side->status == 431 || atomic_load(&x->server->draining))
         MHD_add_response_header(response, "Connection", "close");
 }
 
@@ -260,6 +267,13 @@ static enum MHD_Result queue(struct exchange *x, struct MHD_Connection *connecti
     return result;
 }
 
+// The path of a request whose line has a whole URL, as proxies send it.
+static const char *path_of(const char *url)
+{
+    const char *host = !strncasecmp(url, "http://", 7) ? url + 7 : NULL, *path = host ? strchr(host, '/') : url;
+    return path ? path : "/";
+}
+
 static enum MHD_Result begin(struct server *s, struct MHD_Connection *connection, const char *url, const char *method,
                              void **context)
 {
@@ -276,7 +290,7 @@ static enum MHD_Result begin(struct server *s, struct MHD_Connection *connection
     watch_deadline(s->watch, x->side->link, BODY_SECONDS);
     const char *query = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "reset_peak");
     snprintf(x->query, sizeof x->query, "%s", query ? query : "");
-    return check_head(x, connection, url, method) ? MHD_YES : queue(x, connection);
+    return check_head(x, connection, path_of(url), method) ? MHD_YES : queue(x, connection);
 }
 
 // The body is whole: to the workers, unless the answer needs none.

@@ -60,15 +60,19 @@ static bool match(const struct route *route, const char *path, char *rest, size_
     return !strncmp(route->path, path, bytes - 1) && path[bytes - 1] && unescape(path + bytes - 1, rest, size);
 }
 
-const struct route *routes_find(const char *path, const char *method, char *rest, size_t size, bool *other_method)
+const struct route *routes_find(const char *path, const char *method, char *rest, size_t size,
+                                char allowed[ROUTES_ALLOWED])
 {
-    *other_method = false;
+    const char *asked = strcmp(method, "HEAD") ? method : "GET";
+    size_t count = 0;
+    allowed[0] = '\0';
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (!match(&routes[i], path, rest, size))
             continue;
-        if (!strcmp(routes[i].method, method))
+        if (!strcmp(routes[i].method, asked))
             return &routes[i];
-        *other_method = true;
+        count += (size_t)snprintf(allowed + count, ROUTES_ALLOWED - count, "%s%s%s", count ? ", " : "",
+                                  routes[i].method, strcmp(routes[i].method, "GET") ? "" : ", HEAD");
     }
     return NULL;
 }

@@ -7,9 +7,13 @@
 
 #include "runtime/server/exchange.h"
 
-// The route of a request, or NULL; *other_method: the path is there for another method. A rest that a path ending in * takes is
-// copied.
-const struct route *routes_find(const char *path, const char *method, char *rest, size_t size, bool *other_method);
+// Bytes of a list of methods.
+enum { ROUTES_ALLOWED = 32 };
+
+// The route of a request, or NULL; allowed: the methods for which the path is there, as `Allow` lists them. HEAD is for what GET is
+// for. A rest that a path ending in * takes is put into rest[size].
+const struct route *routes_find(const char *path, const char *method, char *rest, size_t size,
+                                char allowed[ROUTES_ALLOWED]);
 
 // Handlers, each in the file of its dialect.
 void chat_handle(struct exchange *x);        // openai_chat.c

@@ -2,6 +2,7 @@
 //
 // /health, /metrics and /memory: what the engine and the server count, as others read it.
 
+#include "runtime/json_exact.h"
 #include "runtime/model.h"
 #include "runtime/server/exchange.h"
 #include "runtime/server/keys.h"
@@ -64,10 +65,11 @@ void health_handle(struct exchange *x)
         exchange_json(x, code, json_pack("{s:s}", "status", st.status));
         return;
     }
-    json_t *root = json_pack("{s:s, s:b, s:s, s:b, s:i, s:i, s:f, s:f}", "status", st.status, "ok", st.well, "backend",
-                             engine_isa(x->server->engine), "busy", st.host.running > 0, "requests_running",
-                             st.host.running, "requests_waiting", e->waiting + st.host.background,
-                             "last_round_age_seconds", st.age, "uptime_seconds", engine_seconds() - x->server->started);
+    json_t *root =
+        json_pack("{s:s, s:b, s:s, s:b, s:i, s:i, s:f, s:f}", "status", st.status, "ok", st.well, "backend",
+                  engine_isa(x->server->engine), "busy", st.host.running > 0, "requests_running", st.host.running,
+                  "requests_waiting", e->waiting + st.host.background, "last_round_age_seconds",
+                  json_nine_digits(st.age), "uptime_seconds", json_nine_digits(engine_seconds() - x->server->started));
     const struct {
         const char *name;
         int64_t value;
@@ -90,10 +92,10 @@ void health_handle(struct exchange *x)
                               (json_int_t)e->pages_claimed, "promised", (json_int_t)e->pages_promised, "cached",
                               (json_int_t)(e->page_bytes ? e->cache.bytes / e->page_bytes : 0));
     if (root) {
-        json_object_set_new(root, "prefill_seconds_total", json_real(e->prompt_seconds));
-        json_object_set_new(root, "decode_seconds_total", json_real(e->decode_seconds));
-        json_object_set_new(root, "completion_tokens_per_second", json_real(st.host.reply_rate));
-        json_object_set_new(root, "prompt_tokens_per_second", json_real(st.host.prompt_rate));
+        json_object_set_new(root, "prefill_seconds_total", json_real(json_nine_digits(e->prompt_seconds)));
+        json_object_set_new(root, "decode_seconds_total", json_real(json_nine_digits(e->decode_seconds)));
+        json_object_set_new(root, "completion_tokens_per_second", json_real(json_nine_digits(st.host.reply_rate)));
+        json_object_set_new(root, "prompt_tokens_per_second", json_real(json_nine_digits(st.host.prompt_rate)));
         json_object_set_new(root, "streams", streams);
         json_object_set_new(root, "pages", pages);
         if (st.host.dead)
