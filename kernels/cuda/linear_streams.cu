@@ -13,7 +13,8 @@
 #include "kernels/cuda/vec.cuh"
 #include "kernels/cuda/wide.cuh"
 
-enum { MIX_STREAMS = ROWS_STREAMS, MIX_OUTPUTS = 32 }; // of a stream in a block
+// A block's outputs of a stream; registers of a thread that mixes.
+enum { MIX_STREAMS = ROWS_STREAMS, MIX_OUTPUTS = 32, MIX_REGISTERS = 128 };
 
 template <class CODE> struct mix_shape : wide_shape<CODE, wide_code<CODE>::FOLD ? 8 : 16, 1, 1> {
 };
@@ -41,22 +42,29 @@ __device__ __forceinline__ void mix_four(const mix_launch &a, int64_t r, int at,
     vec<4> factors = {};
     if (a.from.factors)
         factors = vec_load<4>(a.from.factors + r * MIX_STREAMS);
+    float gates[MIX_STREAMS * 4];
 #pragma unroll
     for (int c = 0; c < MIX_STREAMS; c++) {
-        const vec<4> gate = vec_load<4>(sums + c * (mix_shape<CODE>::ROWS * PARKED));
+        const vec<4> product = vec_load<4>(sums + c * (mix_shape<CODE>::ROWS * PARKED));
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            gates[c * 4 + j] = f_mul(product.v[j], scale);
+    }
+    f_sigmoids(gates);
+#pragma unroll
+    for (int c = 0; c < MIX_STREAMS; c++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const float normed = a.from.factors ? f_mul(f_mul(x[c].v[j], factors.v[c]), weight[c].v[j]) : x[c].v[j];
-            sum.v[j] = fmaf(f_sigmoid(f_mul(gate.v[j], scale)), normed, sum.v[j]);
+            sum.v[j] = fmaf(gates[c * 4 + j], normed, sum.v[j]);
         }
-    }
 #pragma unroll
     for (int j = 0; j < 4; j++)
         sum.v[j] = f_mul(sum.v[j], 1.0f / (float)MIX_STREAMS);
     vec_store<4>(a.y + r * a.dim + at, sum);
 }
 
-// The same of all rows of a tile, by the warpgroup that multiplied.
+// The same of all rows of a tile, by all threads of the block.
 template <class CODE>
 __device__ __forceinline__ void mix_tile(const mix_launch &a, const float *parked, int first, int rows)
 {
@@ -68,7 +76,7 @@ __device__ __forceinline__ void mix_tile(const mix_launch &a, const float *parke
         for (int c = 0; c < MIX_STREAMS; c++)
             weight[c] = vec_load<4>(a.from.w + (int64_t)c * a.dim + at);
 #pragma unroll 2
-    for (int r = threadIdx.x / 8; r < mix_shape<CODE>::ROWS; r += 16)
+    for (int r = threadIdx.x / 8; r < mix_shape<CODE>::ROWS; r += 32)
         if (r < rows)
             mix_four<CODE>(a, first + r, at, parked + r * PARKED + column, factor, weight);
 }
@@ -101,6 +109,9 @@ template <class CODE> __global__ void __launch_bounds__(256, 2) linear_mix_kerne
         copier.find(tile);
         weights.find([&](int w, int half) { return place(w, half * 16); });
         wide_copy<SHAPE>(tile, copier, weights, 0, SHAPE::ROWS, [&](int i) { return i < rows ? first + i : -1; });
+        registers_more<MIX_REGISTERS>();
+        barrier_some(2, SHAPE::THREADS);
+        mix_tile<CODE>(a, (const float *)tile.memory, first, rows);
     } else {
         registers_more<SHAPE::REGISTERS>();
         float acc[2][NT * 4];
@@ -109,7 +120,8 @@ template <class CODE> __global__ void __launch_bounds__(256, 2) linear_mix_kerne
         wide_run<SHAPE, NT>(tile, taker, place(warp, lane), acc);
         barrier_some(1, SHAPE::WARPS * 32); // all are done with the stages
         wide_park<NT, 0, NT>((float *)tile.memory + warp * (SHAPE::ROWS * PARKED), acc);
-        barrier_some(1, SHAPE::WARPS * 32);
+        registers_fewer<MIX_REGISTERS>(); // for those that copied, who mix too
+        barrier_some(2, SHAPE::THREADS);
         mix_tile<CODE>(a, (const float *)tile.memory, first, rows);
     }
 }

@@ -179,7 +179,10 @@ struct wide_plan {
     wide_rows x;
     int32_t take, aligned; // bits of parts; of parts whose y takes 16 bytes at a time
     int32_t slices, early; // of k; whether weights are asked for before the rows are there
+    float *sums;           // of blocks of APART_GROUPS warpgroups: [slices][rows][width], which another launch adds
+    int32_t rows, width;
 };
+enum { APART_GROUPS = 3 };
 
 // The part and the pair of panels in it of the n-th pair of a launch; a pair too many: part -1.
 struct wide_pair {
@@ -205,27 +208,74 @@ __device__ __forceinline__ lane_weights wide_place_of(const struct linear_args &
     return lane_place(&a.part[part].w, 0, found.pair, lane);
 }
 
-// Finishes and stores the warp's outputs of rows first .. first + rows - 1, of which a block of a cluster has every so
-// many.
+// Finishes and stores four neighbouring sums of a row, from output `at` of a part on.
+template <bool HALF>
+__device__ __forceinline__ void linear_wide_finish(const struct linear_args &a, const wide_plan &plan, int part_number,
+                                                   int at, int64_t row, const float4 &sum)
+{
+    const linear_part &part = a.part[part_number];
+    const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
+    const float scale = HALF ? factor * plan.x.scale[row] : factor;
+    float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+    if (part.activation != ACT_NONE)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = activate(v[i], part.activation);
+    store_four(part.y + row * part.ldy, at, part.w.n, plan.aligned >> part_number & 1, v);
+}
+
+// The same of the warp's outputs of rows first .. first + rows - 1, of which a block of a cluster has every so many.
 template <class CODE, int ROWS>
 __device__ __forceinline__ void linear_wide_store(const struct linear_args &a, const wide_plan &plan, wide_pair found,
                                                   float *sums, int slice, int first, int rows)
 {
-    const linear_part &part = a.part[found.part];
-    const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
     const int lane = threadIdx.x & 31, o = lane % 8 * 4;
 #pragma unroll 1
-    for (int r = slice * 4 + lane / 8; r < ROWS && r < rows; r += 4 * plan.slices) {
-        const float scale = wide_code<CODE>::HALF ? factor * plan.x.scale[first + r] : factor;
-        const float4 sum = wide_sum(sums + r * PARKED + o, plan.slices);
-        float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-        if (part.activation != ACT_NONE)
+    for (int r = slice * 4 + lane / 8; r < ROWS && r < rows; r += 4 * plan.slices)
+        linear_wide_finish<wide_code<CODE>::HALF>(a, plan, found.part, found.pair * 32 + o, first + r,
+                                                  wide_sum(sums + r * PARKED + o, plan.slices));
+}
+
+// Puts a warp's sums of a slice where the launch that adds them finds them.
+template <int NT>
+__device__ __forceinline__ void linear_wide_leave(const wide_plan &plan, int slice, int first, int rows,
+                                                  const float acc[2][NT * 4])
+{
+    const int lane = threadIdx.x & 31,
+              column = (blockIdx.y * (APART_GROUPS * 4) + (threadIdx.x >> 5)) * 32 + sum_output(0, lane);
+    float *to = plan.sums + ((int64_t)slice * plan.rows + first) * plan.width + column;
+    if (column >= plan.width)
+        return;
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                v[i] = activate(v[i], part.activation);
-        store_four(part.y + (int64_t)(first + r) * part.ldy, found.pair * 32 + o, part.w.n,
-                   plan.aligned >> found.part & 1, v);
-    }
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int r = n * 8 + sum_row(c, lane);
+            if (r < rows)
+                *(float4 *)(to + (int64_t)r * plan.width) =
+                    make_float4(acc[0][n * 4 + c], acc[0][n * 4 + c + 2], acc[1][n * 4 + c], acc[1][n * 4 + c + 2]);
+        }
+}
+
+// Adds what the slices left, in ascending order: four outputs of a row a thread.
+template <bool HALF>
+__global__ void __launch_bounds__(256)
+    linear_wide_sum_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ wide_plan plan)
+{
+    pdl_trigger();
+    pdl_wait();
+    const uint32_t all = blockIdx.x * 256 + threadIdx.x, fours = (uint32_t)plan.width / 4, row = all / fours;
+    const int column = (int)(all - row * fours) * 4;
+    if ((int)row >= a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1))
+        return;
+    const wide_pair found = wide_pair_of(a, plan, column / 32);
+    const float *from = plan.sums + (int64_t)row * plan.width + column;
+    float4 part[SLICES_WIDE];
+#pragma unroll
+    for (int s = 0; s < SLICES_WIDE; s++)
+        part[s] =
+            s < plan.slices ? *(const float4 *)(from + (int64_t)s * plan.rows * plan.width) : make_float4(0, 0, 0, 0);
+    linear_wide_finish<HALF>(a, plan, found.part, found.pair * 32 + column % 32, row, wide_added(part));
 }
 
 // What the warps that multiply do with the tile of rows first .. first + rows - 1.
@@ -241,6 +291,8 @@ __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a
     wide_taker<SHAPE> taker;
     taker.find(tile);
     wide_run<SHAPE, NT>(tile, taker, wide_place_of(a, plan, found, lane), acc);
+    if constexpr (SHAPE::GROUPS == APART_GROUPS)
+        return linear_wide_leave<NT>(plan, slice, first, rows, acc);
     float *sums = (float *)tile.memory + warp * (SHAPE::ROWS * PARKED);
     barrier_some(1, SHAPE::WARPS * 32); // all are done with the stages
     wide_park<NT, 0, NT>(sums, acc);
@@ -291,7 +343,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     if (warp >= SHAPE::WARPS) {
         registers_fewer<SHAPE::COPY_REGISTERS>();
         wide_copy<SHAPE>(tile, copier, weights, early, SHAPE::ROWS, [&](int r) { return r < rows ? first + r : -1; });
-        if (plan.slices > 1) {
+        if (plan.slices > 1 && GROUPS != APART_GROUPS) {
             cluster_sync();
             cluster_sync();
         }
@@ -315,9 +367,36 @@ static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *ar
                           *args, plan);
 }
 
-// Matrices of few outputs take rows in two parts, and blocks of one warpgroup; where a block of three saves others from
-// bringing the same rows again, it does. A launch for few rows has fewer blocks than there are multiprocessors: narrow
-// tiles of outputs, and for the least rows, which leave room for it, most stages on their way.
+// Whether slices may leave their sums in scratch, behind the rows.
+static bool wide_apart_fits(const struct linear_args *args, const wide_plan &plan, int pairs)
+{
+    return plan.slices > 1 && (int64_t)plan.slices * pairs * 128 <= 3 * (int64_t)args->k;
+}
+
+// Blocks for many outputs, so that rows are brought once, which are as large as a multiprocessor and leave their slices' sums
+// to a launch of its own: as clusters they would not fill the card.
+template <class CODE>
+static cudaError_t wide_launch_apart(cudaStream_t stream, const struct linear_args *args, wide_plan plan, int pairs,
+                                     int64_t rows)
+{
+    typedef wide_shape<CODE, 8, 2, APART_GROUPS> SHAPE;
+    const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS * plan.slices),
+                    (pairs + SHAPE::WARPS - 1) / SHAPE::WARPS);
+    plan.sums = (float *)(((uintptr_t)(plan.x.scale + rows) + 15) / 16 * 16);
+    plan.rows = (int32_t)rows;
+    plan.width = pairs * 32;
+    const int64_t fours = rows * (plan.width / 4);
+    const cudaError_t error = launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES,
+                                     linear_wide_kernel<CODE, 8, 2, APART_GROUPS>, *args, plan);
+    if (error != cudaSuccess)
+        return error;
+    return launch(stream, dim3((unsigned int)((fours + 255) / 256)), dim3(256), 0,
+                  linear_wide_sum_kernel<wide_code<CODE>::HALF>, *args, plan);
+}
+
+// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts. A launch for few rows has fewer
+// blocks than there are multiprocessors: narrow tiles of outputs, and for the least rows, which leave room for it, most
+// stages on their way.
 template <class CODE>
 static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
                                     int pairs, int64_t rows, int parts)
@@ -326,8 +405,8 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
         if (rows <= LEAST_ROWS)
             return parts == 2 ? wide_launch<CODE, 4, 2, 1>(stream, args, plan, pairs, rows)
                               : wide_launch<CODE, 4, 1, 1>(stream, args, plan, pairs, rows);
-        if (parts == 2 && rows > FEW_ROWS && pairs > 8)
-            return wide_launch<CODE, 8, 2, 3>(stream, args, plan, pairs, rows);
+        if (parts == 2 && rows > FEW_ROWS && pairs > 8 && wide_apart_fits(args, plan, pairs))
+            return wide_launch_apart<CODE>(stream, args, plan, pairs, rows);
         if (parts == 2)
             return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
         constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;

@@ -60,31 +60,34 @@ DEVICE void put_prepared(const struct residual_prepared &to, unsigned char *row,
 }
 
 template <bool SUM, bool PREPARE, int THREADS>
-__global__ void __launch_bounds__(THREADS) residual_rows_kernel(const __grid_constant__ struct row_step a)
+__global__ void __launch_bounds__(THREADS, !SUM && THREADS == ROWS_FEW ? 2 : 1)
+    residual_rows_kernel(const __grid_constant__ struct row_step a)
 {
     __shared__ float space[STREAMS][WARP];
     constexpr int AHEAD = THREADS == ROWS_FEW ? MOE_MORE : MOE_AHEAD;
     const int64_t r = blockIdx.x;
     const int32_t dim = a.inject.dim, i = (int32_t)threadIdx.x * 4;
+    float *row = a.inject.r + r * STREAMS * dim + i, gates[STREAMS], sums[STREAMS] = {};
+    vec<4> kept[STREAMS], weight[STREAMS], y = {};
     pdl_wait();
     pdl_trigger();
-    if (r >= a.inject.pass->rows)
-        return;
-    float *row = a.inject.r + r * STREAMS * dim + i, sums[STREAMS];
-    vec<4> kept[STREAMS];
-    if (i < dim)
-#pragma unroll
-        for (int c = 0; c < STREAMS; c++)
-            kept[c] = vec_load<4>(row + (int64_t)c * dim);
-    vec<4> y = {};
-    if (i < dim)
-        y = SUM ? moe_sum_at<4, AHEAD>(a.sum, r, i) : vec_load<4>(a.inject.y + r * dim + i);
+    const int32_t live = *(const volatile int32_t *)&a.inject.pass->rows; // looked at when all else is on its way
 #pragma unroll
     for (int c = 0; c < STREAMS; c++) {
-        sums[c] = 0;
+        gates[c] = a.inject.inject[r * a.inject.ldi + c];
+        if (i < dim)
+            kept[c] = vec_load<4>(row + (int64_t)c * dim);
+    }
+    if (i < dim)
+        y = SUM ? moe_sum_at<4, AHEAD>(a.sum, r, i) : vec_load<4>(a.inject.y + r * dim + i);
+    if (r >= live)
+        return;
+#pragma unroll
+    for (int c = 0; c < STREAMS; c++) {
+        const float inject = f_mul(2.0f, f_sigmoid(gates[c]));
         if (i >= dim)
             continue;
-        const float inject = f_mul(2.0f, f_sigmoid(a.inject.inject[r * a.inject.ldi + c]));
+        weight[c] = vec_load<4>(a.norm.w + (int64_t)c * dim + i);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             kept[c].v[j] = fmaf(inject, y.v[j], kept[c].v[j]);
@@ -99,10 +102,9 @@ __global__ void __launch_bounds__(THREADS) residual_rows_kernel(const __grid_con
 #pragma unroll
     for (int c = 0; c < STREAMS; c++) {
         const float factor = 1.0f / sqrtf(sums[c] / (float)dim + a.norm.eps);
-        const vec<4> weight = vec_load<4>(a.norm.w + (int64_t)c * dim + i);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            kept[c].v[j] = f_mul(f_mul(kept[c].v[j], factor), weight.v[j]);
+            kept[c].v[j] = f_mul(f_mul(kept[c].v[j], factor), weight[c].v[j]);
         if (!PREPARE) {
             vec_store<4>(a.norm.y + r * a.norm.ldy + (int64_t)c * dim + i, kept[c]);
             continue;

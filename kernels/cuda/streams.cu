@@ -23,17 +23,22 @@ __global__ void __launch_bounds__(STREAM_THREADS) hc_mix_kernel(const __grid_con
     const int64_t row = r * a.streams * a.dim + i;
     vec<W> sum = {};
     if constexpr (STREAMS > 0) {
-        vec<W> gate[STREAMS], x[STREAMS];
+        float gate[STREAMS * W];
+        vec<W> x[STREAMS];
 #pragma unroll
         for (int c = 0; c < STREAMS; c++) {
-            gate[c] = vec_load<W>(a.gate + row + (int64_t)c * a.dim);
+            const vec<W> g = vec_load<W>(a.gate + row + (int64_t)c * a.dim);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                gate[c * W + j] = g.v[j];
             x[c] = vec_load<W>(a.xn + row + (int64_t)c * a.dim);
         }
+        f_sigmoids(gate);
 #pragma unroll
         for (int c = 0; c < STREAMS; c++)
 #pragma unroll
             for (int j = 0; j < W; j++)
-                sum.v[j] = fmaf(f_sigmoid(gate[c].v[j]), x[c].v[j], sum.v[j]);
+                sum.v[j] = fmaf(gate[c * W + j], x[c].v[j], sum.v[j]);
     } else {
         for (int32_t c = 0; c < streams; c++) {
             const vec<W> gate = vec_load<W>(a.gate + row + (int64_t)c * a.dim);

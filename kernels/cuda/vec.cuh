@@ -58,6 +58,30 @@ DEVICE float f_sigmoid(float x)
     return __fdiv_rn(1.0f, __fadd_rn(1.0f, expf(-x)));
 }
 
+// f_sigmoid of N numbers, without a branch between one and the next: its division has one, behind which others wait.
+template <int N> DEVICE void f_sigmoids(float (&x)[N])
+{
+#if defined(__CUDA_ARCH__)
+    float below[N], most = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        below[i] = __fadd_rn(1.0f, expf(-x[i]));
+        most = fmaxf(most, below[i]);
+    }
+    if (most < 0x1p126f) {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float r;
+            asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(below[i]));
+            x[i] = fmaf(fmaf(-below[i], r, 1.0f), r, r); // the nearest number, as long as it is not subnormal
+        }
+        return;
+    }
+#endif
+    for (int i = 0; i < N; i++)
+        x[i] = f_sigmoid(x[i]);
+}
+
 DEVICE float f_silu(float x)
 {
     return __fdiv_rn(x, __fadd_rn(1.0f, expf(-x)));

@@ -476,15 +476,9 @@ __device__ __forceinline__ void wide_park(float *to, const float acc[2][USED * 4
         }
 }
 
-// Four sums that the blocks of a cluster parked at the same place, added in ascending order of the slices.
-__device__ __forceinline__ float4 wide_sum(float *parked, int slices)
+// Four sums of all slices, in ascending order; zeros of those that are not there.
+__device__ __forceinline__ float4 wide_added(const float4 (&part)[SLICES_WIDE])
 {
-    if (slices == 1)
-        return *(const float4 *)parked;
-    float4 part[SLICES_WIDE];
-#pragma unroll
-    for (int s = 0; s < SLICES_WIDE; s++)
-        part[s] = s < slices ? *(const float4 *)cluster_map(parked, s) : make_float4(0, 0, 0, 0);
     float4 sum = part[0];
 #pragma unroll
     for (int s = 1; s < SLICES_WIDE; s++) {
@@ -494,6 +488,18 @@ __device__ __forceinline__ float4 wide_sum(float *parked, int slices)
         sum.w += part[s].w;
     }
     return sum;
+}
+
+// The same of those that the blocks of a cluster parked at the same place.
+__device__ __forceinline__ float4 wide_sum(float *parked, int slices)
+{
+    if (slices == 1)
+        return *(const float4 *)parked;
+    float4 part[SLICES_WIDE];
+#pragma unroll
+    for (int s = 0; s < SLICES_WIDE; s++)
+        part[s] = s < slices ? *(const float4 *)cluster_map(parked, s) : make_float4(0, 0, 0, 0);
+    return wide_added(part);
 }
 
 #endif
