@@ -43,6 +43,10 @@ struct flag_row {
     {                                                                                                                  \
         name, other, KIND_TEXT, AT(member), v, help, 0, 0, NULL                                                        \
     }
+#define NAMED(name, other, member, v, help) /* a text that names a file or the like */                                 \
+    {                                                                                                                  \
+        name, other, KIND_TEXT, AT(member), v, help, 1, 0, NULL                                                        \
+    }
 #define CHOICE(name, member, choices, help)                                                                            \
     {                                                                                                                  \
         name, NULL, KIND_CHOICE, AT(member), choices, help, 0, 0, choices                                              \
@@ -69,7 +73,7 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_PAGE_ORDER]   = {"--kv-page-test", "--page-order", KIND_CHOICE, AT(page_order), "identity|reversed|shuffled", "order of cache pages, for tests; replies are the same", 0, 0, "identity|reversed|shuffled"},
     [FLAG_KV_CACHE]     = CHOICE("--kv-cache", kv_cache, "f32|bf16|fp8", "encoding of the attention cache; default f32 on a CPU, bf16 on a GPU"),
     [FLAG_MMAP]         = SWITCH("--mmap", map, "map the weight file instead of reading it"),
-    [FLAG_PACK]         = TEXT("--pack", NULL, pack, "FILE", "weight file; default: embedded, else NAME.pack beside the binary"),
+    [FLAG_PACK]         = NAMED("--pack", NULL, pack, "FILE", "weight file; default: embedded, else NAME.pack beside the binary"),
     [FLAG_WEIGHTS]      = CHOICE("--weights", weights, "file|synthetic", "synthetic: generated weights, no file is read"),
     [FLAG_NO_DRAFTS]    = SWITCH("--no-drafts", no_drafts, "one token a round; replies are the same"),
     [FLAG_EAGER]        = SWITCH("--eager", eager, "no captured graphs; results are the same. So does GRAPHS=off in the environment"),
@@ -79,7 +83,7 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_BUSY_CHUNK]   = INTEGER("--busy-chunk", busy_chunk, "N", 0, 1 << 24, "prompt rows a pass beside replies; 0: a quarter of the most, no more than 512"),
     [FLAG_QUIET]        = SWITCH("--quiet", quiet, "nothing on stderr but errors"),
     [FLAG_PROMPT]       = {"-p", "--prompt", KIND_TEXT, AT(prompt), "TEXT", "the prompt", 0, 0, NULL},
-    [FLAG_FILE]         = TEXT("-f", "--file", file, "FILE", "read the prompt from FILE; -: from standard input"),
+    [FLAG_FILE]         = NAMED("-f", "--file", file, "FILE", "read the prompt from FILE; -: from standard input"),
     [FLAG_SYSTEM]       = TEXT("--system", NULL, system, "TEXT", "a system message before the prompt"),
     [FLAG_COUNT_TOKENS] = {"-n", "--max-tokens", KIND_INTEGER, AT(count), "N", "most tokens of a reply; 0: until the context is full", 0, 1 << 24, NULL},
     [FLAG_TEMPERATURE]  = REAL("--temperature", temperature, "T", 0, 100, "0: greedy; default: the model's"),
@@ -89,9 +93,9 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_SEED]         = {"--seed", NULL, KIND_UNSIGNED, AT(seed), "N", "seed of the draws; default: made from the prompt's ids, so a repeated command repeats its reply", 0, 0x1p64, NULL},
     [FLAG_RAW]          = SWITCH("--raw", raw, "no chat template: the prompt as it is, special tokens included"),
     [FLAG_TOKENS]       = TEXT("--tokens", NULL, tokens, "1,2,3", "token ids"),
-    [FLAG_TOKENS_FILE]  = TEXT("--tokens-file", NULL, tokens_file, "FILE", "file of token ids, separated by commas or white space; -: standard input"),
+    [FLAG_TOKENS_FILE]  = NAMED("--tokens-file", NULL, tokens_file, "FILE", "file of token ids, separated by commas or white space; -: standard input"),
     [FLAG_LAST]         = INTEGER("--last", last, "N", 1, 1 << 24, "how many of the last positions leave their logits in --out; default 1"),
-    [FLAG_OUT]          = TEXT("--out", NULL, out, "FILE", "float32 little-endian logits, row-major [N, vocabulary]"),
+    [FLAG_OUT]          = NAMED("--out", NULL, out, "FILE", "float32 little-endian logits, row-major [N, vocabulary]"),
     [FLAG_GREEDY]       = INTEGER("--greedy", greedy, "M", 1, 1 << 24, "print M ids of the greedy continuation; end tokens do not stop it"),
     [FLAG_CHUNK]        = INTEGER("--chunk", chunk, "C", 0, 1 << 24, "prompt rows a pass; 0: the most; results are the same"),
     [FLAG_JSONL]        = SWITCH("--jsonl", jsonl, "one JSON value a line, in and out"),
@@ -100,8 +104,8 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_DRAFT_VOCAB]  = INTEGER("--draft-vocab", draft_vocab, "N", 16, 1 << 24, "print the N ids that a draft head should know: those of the text, the commonest first, then the lowest"),
     [FLAG_JSON]         = SWITCH("--json", json, "print JSON"),
     [FLAG_GNUPLOT]      = SWITCH("--gnuplot", gnuplot, "print a chart of time a kernel, as a script for gnuplot"),
-    [FLAG_RECORD]       = TEXT("--record", NULL, record, "FILE", "make the reference rows with portable kernels and one thread, and write them to FILE"),
-    [FLAG_ROWS]         = TEXT("--rows", NULL, rows, "FILE", "reference rows; default: NAME.check beside the binary"),
+    [FLAG_RECORD]       = NAMED("--record", NULL, record, "FILE", "make the reference rows with portable kernels and one thread, and write them to FILE"),
+    [FLAG_ROWS]         = NAMED("--rows", NULL, rows, "FILE", "reference rows; default: NAME.check beside the binary"),
     [FLAG_PROMPT_ROWS]  = INTEGER("--prompt", prompt_rows, "N", 1, 1 << 20, "prompt tokens to time; the context holds them and --decode; default 512"),
     [FLAG_DECODE_ROWS]  = INTEGER("--decode", decode_rows, "N", 1, 1 << 20, "tokens to decode a repeat; default 32"),
     [FLAG_REPEAT]       = INTEGER("--repeat", repeat, "N", 1, 1000, "repeats, of which the median counts; default 5"),
@@ -111,18 +115,18 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_TURNS]        = {"--turns", NULL, KIND_INTEGERS, AT(turns), "N,N,...", "time to the first token of a chat's next turn behind a history of N tokens", 48, 1 << 24, NULL},
     [FLAG_TURN_TOKENS]  = INTEGER("--turn-tokens", turn_tokens, "N", 1, 1 << 20, "tokens that are new in that turn; default 64"),
     [FLAG_PER_OP]       = SWITCH("--per-op", per_op, "time of each op and shape, of a round and of a prompt"),
-    [FLAG_BEFORE]       = TEXT("--before", NULL, before, "FILE", "draw two runs side by side: what bench --json printed, and with --per-op a prompt too"),
-    [FLAG_AFTER]        = TEXT("--after", NULL, after, "FILE", "the run that --before is compared with"),
-    [FLAG_HOST]         = TEXT("--host", NULL, host, "NAME", "address to listen on; default 127.0.0.1, which only this machine can reach"),
+    [FLAG_BEFORE]       = NAMED("--before", NULL, before, "FILE", "draw two runs side by side: what bench --json printed, and with --per-op a prompt too"),
+    [FLAG_AFTER]        = NAMED("--after", NULL, after, "FILE", "the run that --before is compared with"),
+    [FLAG_HOST]         = NAMED("--host", NULL, host, "NAME", "address to listen on; default 127.0.0.1, which only this machine can reach"),
     [FLAG_PORT]         = INTEGER("--port", port, "N", 0, 65535, "port to listen on; 0: any that is free; default 8080"),
     [FLAG_PARALLEL]     = {"--parallel", NULL, KIND_AUTO, AT(parallel), "N|auto", "streams at a time; auto: as many as fit, at most the lanes of this build; default auto", 1, 8, NULL},
     [FLAG_NAME]         = {"--name", NULL, KIND_TEXT, AT(name), "ID", "name of the model for clients; default: that of the build", 1, 0, NULL},
     [FLAG_ALIAS]        = {"--alias", NULL, KIND_TEXTS, AT(alias), "ID", "another name of the model; up to 16 times", 1, 0, NULL},
     [FLAG_REPLY_TOKENS] = INTEGER("--max-tokens", reply_tokens, "N", 1, 1 << 24, "most tokens of a reply whose request names no limit; default 4096"),
     [FLAG_DECODE_SHARE] = REAL("--decode-share", decode_share, "F", 0, 0.9, "share of the time that replies keep while a prompt is read; default 0.25"),
-    [FLAG_KEY_FILE]     = TEXT("--api-key-file", NULL, key_file, "FILE", "who may ask: lines of \"label: key\", mode 0600; SIGHUP reads it again; default: anyone"),
+    [FLAG_KEY_FILE]     = NAMED("--api-key-file", NULL, key_file, "FILE", "who may ask: lines of \"label: key\", mode 0600; SIGHUP reads it again; default: anyone"),
     [FLAG_CACHE_GIB]    = REAL("--prompt-cache-gib", cache_gib, "G", 0, 1 << 20, "memory for states of prompts that were read; 0: none; default: 16, on a CPU no more than the lanes take"),
-    [FLAG_CACHE_DISK]   = TEXT("--prompt-cache-disk", NULL, cache_disk, "DIR", "folder for states that outlive the process; default: none"),
+    [FLAG_CACHE_DISK]   = NAMED("--prompt-cache-disk", NULL, cache_disk, "DIR", "folder for states that outlive the process; default: none"),
     [FLAG_CACHE_DISK_GIB] = REAL("--prompt-cache-disk-gib", cache_disk_gib, "G", 0.001, 1 << 20, "what that folder may take; default 16"),
     [FLAG_THINKING]     = CHOICE("--thinking", thinking, "on|off", "whether replies begin with reasoning where a request says nothing; default: the template's"),
     [FLAG_EFFORT]       = CHOICE("--reasoning-effort", effort, "none|minimal|low|medium|high|xhigh|max", "for templates that know it, where a request says nothing"),

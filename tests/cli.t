@@ -110,6 +110,10 @@ for flag in --name --alias; do
     done
 done
 bad "1 lane with" plan --pool-pages 1
+for way in "serve --host" "serve --api-key-file" "serve --prompt-cache-disk" "run --pack" "run -f" "eval --tokens-file" "eval --tokens 1 --out" "check --rows" "check --record" "bench --before"; do
+    # shellcheck disable=SC2086
+    bad "${way##* }: expected a text, found none" $way ""
+done
 for name in --alias --name; do bad "$name: expected a text" serve --port 0 --host 192.0.2.1 $name ""; done
 for list in 1,2, ,1 1,,2 "1, ,2"; do bad "beside the comma" eval --quiet --tokens "$list"; done
 echo "a: b" >"$scratch/keys"
