@@ -119,6 +119,13 @@ for list in 1,2, ,1 1,,2 "1, ,2"; do bad "beside the comma" eval --quiet --token
 echo "a: b" >"$scratch/keys"
 chmod 644 "$scratch/keys"
 bad "chmod 600" serve --port 0 --prompt-cache-gib 0 --api-key-file "$scratch/keys"
+chmod 600 "$scratch/keys"
+mkfifo -m 600 "$scratch/fifo"
+for file in "$scratch" "$scratch/fifo" /dev/zero; do bad "it is no file; one that SIGHUP can read again" serve --port 0 --api-key-file "$file"; done
+printf '# %s\na: b\n' "$(printf 'x%.0s' {1..1018})at: all" >"$scratch/keys" # its end would be a key of its own
+bad "line 1: at most 1022 bytes of text" serve --port 0 --api-key-file "$scratch/keys"
+printf 'a: b\0c\n' >"$scratch/keys"
+bad "line 1: at most 1022 bytes of text" serve --port 0 --api-key-file "$scratch/keys"
 bad "cannot listen" serve --port 0 --prompt-cache-gib 0 --host 192.0.2.1
 bad "$scratch/none" serve --port 0 --pack "$scratch/none"
 bad "cannot be made" serve --port 0 --prompt-cache-disk /proc/none

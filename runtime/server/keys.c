@@ -6,6 +6,7 @@
 #include "runtime/server/sha256.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -63,22 +64,37 @@ static bool read_line(struct table *t, const char *path, int number, char *line,
     return true;
 }
 
+// Opens a file that nobody else may read, and that can be read again; nothing that a reader would wait for. NULL: error says why.
+static FILE *open_file(const char *path, struct error *error)
+{
+    struct stat status;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const bool opened = fd >= 0 && !fstat(fd, &status);
+    FILE *file = NULL;
+    if (!opened)
+        error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    else if (!S_ISREG(status.st_mode))
+        error_set(error, "%s: it is no file; one that SIGHUP can read again is expected", path);
+    else if (status.st_mode & 077)
+        error_set(error, "%s: others may read it (mode %03o); run: chmod 600 %s", path, status.st_mode & 0777, path);
+    else if (!(file = fdopen(fd, "r")))
+        error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
+    if (!file && fd >= 0)
+        close(fd);
+    return file;
+}
+
 static bool read_file(struct table *t, const char *path, struct error *error)
 {
     char line[LINE_MOST];
-    struct stat status;
-    FILE *file = fopen(path, "re");
-    if (!file || fstat(fileno(file), &status)) {
-        error_set(error, "%s: cannot be opened: %s", path, strerror(errno));
-        if (file)
-            fclose(file);
-        return false;
-    }
-    bool ok = !(status.st_mode & 077) || error_set(error, "%s: others may read it (mode %03o); run: chmod 600 %s", path,
-                                                   status.st_mode & 0777, path);
+    FILE *file = open_file(path, error);
+    bool ok = file != NULL;
     for (int number = 1; ok && fgets(line, sizeof line, file); number++)
-        ok = read_line(t, path, number, line, error);
-    fclose(file);
+        ok = (strlen(line) + 1 < sizeof line && (strchr(line, '\n') || feof(file))) // else it goes on, or has a NUL
+                 ? read_line(t, path, number, line, error)
+                 : error_set(error, "%s: line %d: at most %d bytes of text are expected", path, number, LINE_MOST - 2);
+    if (file)
+        fclose(file);
     explicit_bzero(line, sizeof line);
     return ok && (t->count || error_set(error, "%s: it has no key; write \"label: key\" lines", path));
 }
