@@ -178,6 +178,14 @@ static const struct reply_case reply_cases[] = {
      "Look.\n<tool_call>{\"name\": \"bare\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": "
      "\"bare\"}</tool_call>",
      "C(Look.)0:bare{}1:bare{}"},
+    {"numbers before the name", REPLY_JSON,
+     "<tool_call>{\"arguments\": {\"a\": [0.1, 1e-7, 18446744073709551616, -99999999999999999999]}, \"name\": "
+     "\"typed\"}</tool_call>",
+     "0:typed{\"a\":[0.1,1e-7,18446744073709551616,-99999999999999999999]}"},
+    {"numbers in a text", REPLY_JSON,
+     "<tool_call>{\"name\": \"typed\", \"arguments\": \"{\\\"i\\\": 18446744073709551616, \\\"n\\\": "
+     "0.1}\"}</tool_call>",
+     "0:typed{\"i\":18446744073709551616,\"n\":0.1}"},
     {"arguments before the name", REPLY_JSON, "<tool_call>{\"arguments\": {\"i\": 1}, \"name\": \"typed\"}</tool_call>",
      "0:typed{\"i\":1}"},
     {"arguments in a string", REPLY_JSON,

@@ -40,7 +40,8 @@ static void sink(void *user, const struct reply_event *event)
     } else if (event->kind == REPLY_CALL_ARGUMENTS) {
         bytes_add(&t->arguments, event->text, event->bytes);
     } else if (event->kind == REPLY_CALL_END) {
-        json_t *json = json_loadb(t->arguments.data, t->arguments.size, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
+        json_t *json = json_loadb(t->arguments.data, t->arguments.size,
+                                  JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL);
         t->bad = t->bad || !json_is_object(json);
         json_decref(json);
         bytes_add(&t->text, t->arguments.data, t->arguments.size);
