@@ -160,6 +160,11 @@ bool json_is_text(const json_t *value)
     return json_is_string(value) && !is_verbatim(value);
 }
 
+const char *json_text_value(const json_t *value)
+{
+    return json_is_text(value) ? json_string_value(value) : NULL;
+}
+
 bool json_is_numeric(const json_t *value)
 {
     return json_is_number(value) || json_wide(value);

@@ -2,7 +2,7 @@
 //
 // JSON whose numbers stay what they were: whole numbers of more than 64 bits keep their digits, and what is written reads back as
 // the same numbers. jansson has no value for either, so such a value is a string whose first byte no text has (0xff).
-// Invariant: only json_exact_load and json_verbatim make such strings; whoever takes texts where they may be asks json_is_text.
+// Invariant: only json_exact_load and json_verbatim make such strings; whoever reads texts where they may be (schemas, arguments) asks for json_is_text.
 
 #ifndef JSON_EXACT_H
 #define JSON_EXACT_H
@@ -19,8 +19,9 @@ json_t *json_exact_load(const char *text, size_t bytes, size_t flags, enum json_
 
 // The digits of such a number, with its sign; NULL for all other values.
 const char *json_wide(const json_t *value);
-// json_is_string of texts alone, and json_is_number and json_number_value of such numbers too.
+// json_is_string and json_string_value of texts alone, and json_is_number and json_number_value of such numbers too.
 bool json_is_text(const json_t *value);
+const char *json_text_value(const json_t *value);
 bool json_is_numeric(const json_t *value);
 double json_numeric_value(const json_t *value);
 

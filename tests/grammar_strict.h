@@ -81,6 +81,7 @@ static const struct language strict_languages[] = {
      "{\"get\":{\"properties\":{\"n\":{\"const\":[18446744073709551616,0.1]}}}}",
      {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": [18446744073709551616, 0.1]}}\n</tool_call>"},
      {"<tool_call>\n{\"name\": \"get\", \"arguments\": {\"n\": [18446744073709551617, 0.1]}}\n</tool_call>"}},
+    {'s', "{\"minLength\":1,\"maxLength\":99999999999999999999,\"type\":\"string\"}", {"\"a\""}, {"\"\""}},
     {'s',
      "{\"anyOf\":[{\"const\":18446744073709551616},{\"type\":\"integer\",\"minimum\":-18446744073709551616,"
      "\"maximum\":18446744073709551615,\"exclusiveMinimum\":0}]}",

@@ -299,6 +299,13 @@ static const struct refusal refusals[] = {
     {'s', "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems is not supported"},
     {'s', "{\"type\":\"string\",\"format\":\"regex\"}", "schema, #: format \"regex\" is not supported"},
     {'s', "{\"type\":\"string\",\"format\":3}", "format must be a text"},
+    // A whole number of more than 64 bits is no text, wherever it comes from.
+    {'s', "{\"$ref\":\"#/default\",\"default\":{\"pattern\":99999999999999999999}}", "pattern must be a text"},
+    {'s', "{\"$ref\":\"#/default\",\"default\":{\"type\":99999999999999999999}}", "type must be one of"},
+    {'s', "{\"$ref\":\"#/default\",\"default\":{\"format\":99999999999999999999}}", "format must be a text"},
+    {'s', "{\"$ref\":\"#/default\",\"default\":{\"required\":[99999999999999999999]}}",
+     "required must be a list of names"},
+    {'s', "{\"$ref\":\"#/default\",\"default\":{\"$ref\":99999999999999999999}}", "$ref \"\" is not supported"},
     {'s', "{\"minimum\":1e30}", "schema, #: numbers have at most 18 digits"},
     {'s', "{\"properties\":{\"a\":{\"maximum\":-1e30}}}", "schema, #/properties/a: numbers have at most 18 digits"},
     {'s', "{\"type\":\"object\",\"minProperties\":2}", "minProperties above 1"},

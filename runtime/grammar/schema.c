@@ -6,7 +6,6 @@
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/match.h"
-#include "runtime/json_exact.h"
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +95,7 @@ int32_t schema_count(struct schema_job *job, const json_t *schema, const char *k
     double number = json_number_value(value);
     if (!value)
         return otherwise;
-    if (!json_is_number(value) || number < 0 || number != (double)(int64_t)number)
+    if (!json_is_number(value) || number < 0 || (number < 0x1p53 && number != (double)(int64_t)number))
         return schema_fail(job, "%s must be a whole number that is not negative", keyword);
     return number < FORM_ENDLESS ? (int32_t)number : FORM_ENDLESS - 1;
 }
@@ -112,7 +111,7 @@ static int32_t rule_of(struct schema_job *job, const json_t *target, const json_
     if (job->ref_count == SCHEMA_REFS)
         return schema_fail(job, "more than %d things are referred to", SCHEMA_REFS);
     const int32_t rule = form_rule(job->form);
-    job->refs[job->ref_count++] = (struct schema_ref){target, json_string_value(reference), rule};
+    job->refs[job->ref_count++] = (struct schema_ref){target, json_text_value(reference), rule};
     job->ref_slot[at] = job->ref_count;
     return rule;
 }

@@ -6,6 +6,7 @@
 #define GRAMMAR_SCHEMA_H
 
 #include "runtime/grammar/json.h"
+#include "runtime/json_exact.h"
 
 enum { SCHEMA_VISITS = 1 << 19, SCHEMA_PATH = 160, SCHEMA_REFS = 1 << 12 };
 

@@ -4,7 +4,6 @@
 // merged exactly is refused.
 
 #include "runtime/grammar/schema.h"
-#include "runtime/json_exact.h"
 #include "runtime/json_pointer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -86,12 +85,12 @@ static int type_of_name(const char *name)
 static int named_types(struct schema_job *job, const json_t *type)
 {
     int set = 0;
-    if (json_is_string(type))
-        set = type_of_name(json_string_value(type));
+    if (json_is_text(type))
+        set = type_of_name(json_text_value(type));
     if (json_is_array(type) && json_array_size(type) == 0)
         return 0; // what two lists without a common type come to
     for (size_t i = 0; i < json_array_size(type); i++) {
-        const int one = type_of_name(json_string_value(json_array_get(type, i)));
+        const int one = type_of_name(json_text_value(json_array_get(type, i)));
         if (one == 0)
             set = 0;
         if (one == 0)
@@ -130,7 +129,7 @@ int schema_type_set(struct schema_job *job, const json_t *schema)
 
 const json_t *schema_target(struct schema_job *job, const json_t *reference)
 {
-    const char *text = json_string_value(reference);
+    const char *text = json_text_value(reference);
     const json_t *found = json_pointer_target(job->root, text);
     if (!json_pointer_local(text))
         schema_fail(job, "$ref \"%.80s\" is not supported: only \"#\" and \"#/...\" are", text ? text : "");
@@ -353,7 +352,7 @@ static const json_t *without_note(struct schema_job *job, const json_t *schema)
     const json_t *format = json_object_get(schema, "format");
     if (!format)
         return schema;
-    if (!json_is_string(format))
+    if (!json_is_text(format))
         return schema_fail(job, "format must be a text"), NULL;
     const enum schema_word word = schema_format_word(format);
     const int types = schema_type_set(job, schema);
@@ -433,7 +432,7 @@ static bool needs(const json_t *schema, const char *name)
 {
     const json_t *list = json_object_get(schema, "required");
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (json_is_string(json_array_get(list, i)) && !strcmp(json_string_value(json_array_get(list, i)), name))
+        if (json_is_text(json_array_get(list, i)) && !strcmp(json_text_value(json_array_get(list, i)), name))
             return true;
     return false;
 }

@@ -54,7 +54,7 @@ static const struct {
 
 enum schema_word schema_format_word(const json_t *format)
 {
-    const char *name = json_string_value(format);
+    const char *name = json_text_value(format);
     for (size_t i = 0; name && i < sizeof texts / sizeof *texts; i++)
         if (!strcmp(texts[i].name, name))
             return WORD_STRING;
@@ -64,7 +64,7 @@ enum schema_word schema_format_word(const json_t *format)
 
 struct schema_bounds schema_format_bounds(const json_t *format)
 {
-    const char *name = json_string_value(format);
+    const char *name = json_text_value(format);
     for (size_t i = 0; name && i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(numbers[i].name, name))
             return numbers[i].bounds;
@@ -73,7 +73,7 @@ struct schema_bounds schema_format_bounds(const json_t *format)
 
 const char *schema_format_pattern(struct schema_job *job, const json_t *format)
 {
-    const char *name = json_string_value(format);
+    const char *name = json_text_value(format);
     for (size_t i = 0; name && i < sizeof texts / sizeof *texts; i++) {
         if (strcmp(texts[i].name, name))
             continue;

@@ -48,7 +48,7 @@ static bool read_properties(struct schema_job *job, const json_t *schema, struct
     if (json_array_size(required) * o->count > 1 << 22)
         return form_fail(job->form, "the schema is too large"), false;
     for (size_t i = 0; i < json_array_size(required); i++) {
-        const char *name = json_string_value(json_array_get(required, i));
+        const char *name = json_text_value(json_array_get(required, i));
         struct property *p = name ? find(o, name) : NULL;
         if (!name)
             return schema_fail(job, "required must be a list of names"), false;

@@ -5,7 +5,6 @@
 
 #include "runtime/grammar/schema.h"
 #include "runtime/grammar/tree.h"
-#include "runtime/json_exact.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,10 +25,10 @@ static const char *expression(struct schema_job *job, const json_t *schema, size
     const json_t *pattern = json_object_get(schema, "pattern");
     *bytes = json_string_length(pattern);
     *search = pattern != NULL;
-    if (pattern && !json_is_string(pattern))
+    if (pattern && !json_is_text(pattern))
         schema_fail(job, "pattern must be a text");
     if (pattern)
-        return json_string_value(pattern);
+        return json_text_value(pattern);
     const char *format = schema_format_pattern(job, json_object_get(schema, "format"));
     *bytes = format ? strlen(format) : 0;
     return format;

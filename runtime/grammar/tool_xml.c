@@ -80,7 +80,7 @@ static int32_t given(struct calls *c, struct schema_job *job, const json_t *flat
     for (size_t i = 0; words && i < n && !f->failed; i++) {
         const json_t *value = json_array_get(list, i);
         char *dumped = json_exact_dump(value, NULL);
-        const char *text = json_is_text(value) ? json_string_value(value) : dumped;
+        const char *text = json_is_text(value) ? json_text_value(value) : dumped;
         if (!dumped || !reads_back(c, value, text))
             schema_fail(job, "a call cannot give the value %.60s, since its text would be read as another one",
                         dumped ? dumped : "");
@@ -106,7 +106,7 @@ static int32_t texts(struct calls *c, const json_t *list, int32_t next)
     const int32_t end = calls_text(c, value_end, next);
     for (size_t i = 0; words && i < json_array_size(list); i++) {
         const json_t *one = json_array_get(list, i);
-        words[i] = (struct form_word){json_string_value(one), json_string_length(one), end};
+        words[i] = (struct form_word){json_text_value(one), json_string_length(one), end};
     }
     const int32_t first = words ? form_words(f, words, json_array_size(list)) : form_fail(f, "no memory for a grammar");
     free(words);
@@ -221,7 +221,7 @@ static bool is_required(const json_t *schema, const char *name)
 {
     const json_t *list = json_object_get(schema, "required");
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *one = json_string_value(json_array_get(list, i));
+        const char *one = json_text_value(json_array_get(list, i));
         if (one && !strcmp(one, name))
             return true;
     }
@@ -317,7 +317,7 @@ static const json_t *strict_properties(struct schema_job *job, const json_t *fla
     json_array_append_new(job->made, all);
     json_array_foreach((json_t *)(uintptr_t)required, i, value)
     {
-        const char *name = json_string_value(value);
+        const char *name = json_text_value(value);
         if (!name)
             return schema_fail(job, "required must be a list of names"), NULL;
         if (json_object_get(all, name))

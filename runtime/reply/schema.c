@@ -20,8 +20,7 @@ const json_t *tools_find(const json_t *tools, const char *name, size_t bytes)
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i), *inner = json_object_get(tool, "function");
         const json_t *function = json_is_object(inner) ? inner : tool, *known = json_object_get(function, "name");
-        if (json_is_string(known) && json_string_length(known) == bytes &&
-            !memcmp(json_string_value(known), name, bytes))
+        if (json_is_text(known) && json_string_length(known) == bytes && !memcmp(json_text_value(known), name, bytes))
             return function;
     }
     return NULL;
@@ -69,12 +68,12 @@ static unsigned types_at(const json_t *root, const json_t *schema, int depth, in
     if (!json_is_object(schema) || depth == SCHEMA_DEPTH || --*left < 0)
         return PARAMETER_ANY;
     const json_t *type = json_object_get(schema, "type"), *list;
-    unsigned types = type_of_name(json_string_value(type));
+    unsigned types = type_of_name(json_text_value(type));
     for (size_t i = 0; i < json_array_size(type); i++)
-        types |= type_of_name(json_string_value(json_array_get(type, i)));
+        types |= type_of_name(json_text_value(json_array_get(type, i)));
     if (types)
         return types;
-    const json_t *reference = json_pointer_target(root, json_string_value(json_object_get(schema, "$ref")));
+    const json_t *reference = json_pointer_target(root, json_text_value(json_object_get(schema, "$ref")));
     if (reference)
         return types_at(root, reference, depth + 1, left);
     list = json_object_get(schema, "enum");
@@ -112,7 +111,7 @@ static unsigned search_in(struct search *s, const json_t *schema, int depth)
         s->found = true;
         types &= json_is_false(own) ? PARAMETER_STRING : types_at(s->root, own, 0, &s->left);
     }
-    const json_t *target = json_pointer_target(s->root, json_string_value(json_object_get(schema, "$ref")));
+    const json_t *target = json_pointer_target(s->root, json_text_value(json_object_get(schema, "$ref")));
     if (target)
         types &= search_in(s, target, depth + 1);
     for (size_t i = 0; i < json_array_size(all); i++)
