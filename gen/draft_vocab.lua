@@ -25,15 +25,16 @@ local function ids_of(value, vocabulary)
     end
     local f, message = io.open(value, "rb")
     if not f then fail("--draft-vocab: a number of ids or a file of them is expected (%s)", message) end
-    for word in f:read("a"):gmatch("[^%s,]+") do
+    local text = f:read("a")
+    f:close()
+    if not text then fail("%s: is not a file that can be read", value) end
+    for word in text:gmatch("[^%s,]+") do
         local id = math.tointeger(tonumber(word))
         if not id or id < 0 or id >= vocabulary then
-            f:close()
             fail("%s: ids from 0 to %d are expected, found %s", value, vocabulary - 1, word)
         end
         seen[id] = true
     end
-    f:close()
     return seen
 end
 

@@ -3,6 +3,7 @@
 -- What came out: facts about the model for `info` and for the head of every generated file, and the summary that make prints.
 
 local config = require "config"
+local fail = require "fail"
 
 local report = {}
 
@@ -56,6 +57,7 @@ function report.template_source(dir)
     if f then
         local text = f:read("a")
         f:close()
+        if not text then fail("%s: is not a file that can be read", path) end
         return text, path
     end
     local settings = report.tokenizer_settings(dir)

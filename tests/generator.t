@@ -507,7 +507,7 @@ local function check_bad()
     status, message = generate(good, out, "--model qwen3_5")
     ok(status == 2 and message:find("is of family flashnext, but MODEL=qwen3_5 was asked for\n$"), "bad option: another family", message)
     for _, o in ipairs { "--lanes 9", "--window 0", "--chunk x", "--what", "--recipe int3", "--lanes",
-        "--draft-vocab 15", "--draft-vocab 321", "--draft-vocab -1", "--draft-vocab none" } do
+        "--draft-vocab 15", "--draft-vocab 321", "--draft-vocab -1", "--draft-vocab none", "--draft-vocab ." } do
         status, message = generate(good, out, o)
         ok(status == 2 and message:find("^pianola: [^\n]+\n$") and quiet_directory(out), "bad option: " .. o, message)
     end
@@ -518,6 +518,11 @@ local function check_bad()
     message = select(2, generate(good, out, "--draft-vocab 321")) -- one more than the toy has
     ok(message:find("from 16 to 320, or a file of them, is expected, found 321\n$"), "bad option: the range of a draft vocabulary",
         message)
+    folder "bad/chat_template.jinja"
+    status, message = generate(good, folder "whole")
+    ok(status == 2 and message:find("^pianola: .*chat_template.jinja: is not a file that can be read\n$"), "a folder in the place of a template",
+        message)
+    os.remove(good .. "/chat_template.jinja")
     ok(generate(good, folder "whole", "--draft-vocab 320") == 0, "a draft vocabulary of all ids is one")
     ok(generate(good, out) == 0 and not quiet_directory(out), "the config that these are made of is good")
 end
