@@ -155,6 +155,10 @@ local function step(ops, i)
     if glu_product(ops, i) then return 2 end
     if op.name == "route" and third and glu_product(ops, i + 1) and not reads(second, written(op)) then return 3 end
     if gates_mixed(ops, i) then return 2 end
+    if op.name == "experts_up" and second.name == "experts_down" and same(arg(op, "h"), arg(second, "h"))
+        and only_reader(ops, i, arg(op, "h"), i + 1) then
+        return 2
+    end
     if op.name == "conv" and second.name == "gdn" and third and third.name == "gated_norm"
         and same(arg(op, "y"), arg(second, "c")) and only_reader(ops, i, arg(op, "y"), i + 1)
         and same(arg(second, "y"), arg(third, "x")) and only_reader(ops, i + 1, arg(second, "y"), i + 2) then

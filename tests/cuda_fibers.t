@@ -77,6 +77,7 @@ select, the same without clusters|0|FAKE_ROOM=6 FAKE_MAJOR=8|cuda_ops_host selec
 rows, last threads first|0|FAKE_ORDER=down|cuda_ops_host rows
 append, last threads first|0|FAKE_ORDER=down|cuda_ops_host append
 steps, a block as far as it can|0|FAKE_ORDER=blocks|cuda_ops_host steps
+steps, on a card with the least room|0|FAKE_ROOM=99 FAKE_MAJOR=8|cuda_ops_host steps
 f32 on a card with the least room|0|EMULATED_SHARED=101376|matrix_host 1
 affine of 8 bits, on the same|0|EMULATED_SHARED=101376|matrix_host 13
 mxfp8, on the same|0|EMULATED_SHARED=101376|matrix_host 18

@@ -5,6 +5,10 @@
 #ifndef CUDA_MATRIX_EXPERTS_H
 #define CUDA_MATRIX_EXPERTS_H
 
+#include "kernels/cuda/wide.cuh"
+
+extern "C" cudaError_t cuda_experts_up_down(cudaStream_t stream, const void *const *args, int rows);
+
 enum { SLOTS = 3, EXPERTS_MOST = 90 };
 
 static const struct {
@@ -43,8 +47,9 @@ static struct weight put_stack(const struct matrix *m, int count)
     return w;
 }
 
-// Rows first .. first + count - 1 in a launch for `capacity`; h [count][SLOTS][inner] and y [count][SLOTS][k] on the host.
-static void moe_call(const struct moe *m, int first, int count, int capacity, float *h, float *y)
+// Rows first .. first + count - 1 in a launch for `capacity`; h [count][SLOTS][inner] and y [count][SLOTS][k] on the host. step: both
+// halves as one, which leave h alone; false when they are declined.
+static bool moe_call_as(const struct moe *m, bool step, int first, int count, int capacity, float *h, float *y)
 {
     int memory = rig_memory_count;
     int64_t scratch = 8 * (((int64_t)capacity * SLOTS + 15) / 16 * 16), widest = m->k > m->inner ? m->k : m->inner;
@@ -68,8 +73,10 @@ static void moe_call(const struct moe *m, int first, int count, int capacity, fl
     up.h = (float *)put(NULL, (int64_t)count * SLOTS * m->inner * 4);
     up.groups = put(NULL, (64 + 4 * (2 * m->experts + 1 + capacity * SLOTS) + 63) / 64 * 64);
     up.scratch = put(NULL, scratch * ((widest + 127) / 128 * 128));
-    must(cuda_experts_up(0, &up, capacity), "cuda_experts_up");
-    rig_finish("experts_up");
+    if (!step) {
+        must(cuda_experts_up(0, &up, capacity), "cuda_experts_up");
+        rig_finish("experts_up");
+    }
     struct experts_down_args down = {};
     down.pass = up.pass;
     down.row_class = m->row_class;
@@ -82,12 +89,21 @@ static void moe_call(const struct moe *m, int first, int count, int capacity, fl
     down.down = m->down_w;
     down.y = (float *)put(NULL, (int64_t)count * SLOTS * m->k * 4);
     down.groups = up.groups;
-    down.scratch = up.scratch;
-    must(cuda_experts_down(0, &down, capacity), "cuda_experts_down");
+    down.scratch = step ? put(NULL, scratch * ((widest + 127) / 128 * 128)) : up.scratch;
+    const void *args[] = {&up, &down};
+    const bool taken = !step || cuda_experts_up_down(0, args, capacity) == cudaSuccess;
+    if (!step)
+        must(cuda_experts_down(0, &down, capacity), "cuda_experts_down");
     rig_finish("experts_down");
     rig_copy(h, up.h, (size_t)(count * SLOTS * m->inner) * 4);
     rig_copy(y, down.y, (size_t)(count * SLOTS * m->k) * 4);
     put_back(memory);
+    return taken;
+}
+
+static void moe_call(const struct moe *m, int first, int count, int capacity, float *h, float *y)
+{
+    moe_call_as(m, false, first, count, capacity, h, y);
 }
 
 static double matrix_dot(const struct matrix *m, int o, const float *x)
@@ -183,6 +199,14 @@ static void test_moe(int c)
         ok(moe_same_bits(&m, h, y), "experts %s case %d class %d: bits whoever else is there", encoding_name(enc), c,
            m.row_class);
     }
+    m.row_class = CLASS_PROMPT;
+    float *together = (float *)malloc((size_t)(ROWS * SLOTS * m.k) * 4);
+    const bool fit = m.inner % 32 == 0 && c != 2 && m.up_w.encoding != ENC_AFFINE && wide_available(&m.up_w),
+               taken = moe_call_as(&m, true, 0, ROWS, ROWS, h, together);
+    ok(taken == fit && (!taken || memcmp(together, y, (size_t)(ROWS * SLOTS * m.k) * 4) == 0),
+       "experts %s case %d: both halves as one: %s", encoding_name(enc), c,
+       fit ? "the bits of the ops" : "left to them");
+    free(together);
     free(m.x);
     free(m.ids);
     free(h);

@@ -216,6 +216,11 @@ local function check_steps()
     ok(between(value()) == 3, "steps: not the mix of other rows")
     ok(between(n, other("in", n)) == 3 and between(n, linear(n)) == 3, "steps: not when the normed rows are read later")
     ok(between(n, other("out", n), other("in", n)) == 6, "steps: but when they are written anew before that")
+    local h = value()
+    local up = function() return op("experts_up", { { "x", "in", y }, { "h", "out", h } }) end
+    local down = function(from) return op("experts_down", { { "h", "in", from or h }, { "y", "out", w } }) end
+    ok(first_step(up(), down()) == 2, "steps: both halves of experts")
+    ok(not first_step(up(), down(value())) and not first_step(up(), down(), other("in", h)), "steps: not when others read between them")
     local c, o = value(), value()
     local conv = function() return op("conv", { { "u", "in", w }, { "y", "out", c } }) end
     local gdn = function(from) return op("gdn", { { "c", "in", from or c }, { "y", "out", o } }) end

@@ -172,16 +172,22 @@ template <class SHAPE> static size_t expert_shared(void)
     return tile > exchange ? tile : exchange;
 }
 
-cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows)
+static bool experts_mixed(const struct experts_up_args *args)
+{
+    return args->gate.data != NULL && !same_code(&args->gate, &args->up);
+}
+
+// to: experts_up_wide(), which is taken then.
+static cudaError_t experts_up_to(cudaStream_t stream, const struct experts_up_args *args, const wide_rows *to, int rows)
 {
     const int64_t all = (int64_t)rows * args->slots;
     expert_plan plan = {prepared_at(args->scratch, rows, args->k), (uintptr_t)args->h % 16 == 0 && args->inner % 4 == 0,
                         UP_WHOLE, expert_tile_rows(all, args->experts)};
     cudaError_t error = launch(stream, dim3(1), dim3(SORT_THREADS), (size_t)args->experts * 4, experts_sort_kernel,
                                args->pass, args->ids, args->slots, args->experts, plan.tile, args->groups);
-    bool gated = args->gate.data != NULL, mixed = gated && !same_code(&args->gate, &args->up);
+    const bool gated = args->gate.data != NULL, mixed = experts_mixed(args);
     if (error == cudaSuccess && !mixed && wide_available(&args->up))
-        return experts_up_wide(stream, args, rows);
+        return experts_up_wide(stream, args, to, rows);
     if (error == cudaSuccess)
         error = prompt_prepare(stream, args->pass, 1, args->x, args->ldx, args->k, rows, plan.x);
     int pairs = weight_pairs(&args->up), each = gated && !mixed ? TILE_WARPS / 2 : TILE_WARPS;
@@ -201,10 +207,15 @@ cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args 
     return error;
 }
 
+cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows)
+{
+    return experts_up_to(stream, args, NULL, rows);
+}
+
 cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_args *args, int rows)
 {
     if (wide_available(&args->down))
-        return experts_down_wide(stream, args, rows);
+        return experts_down_wide(stream, args, false, rows);
     int64_t pairs = (int64_t)rows * args->slots;
     expert_plan plan = {prepared_at(args->scratch, pairs, args->k), (uintptr_t)args->y % 16 == 0 && args->n % 4 == 0,
                         UP_WHOLE, expert_tile_rows(pairs, args->experts)};
@@ -221,4 +232,17 @@ cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_a
         });
     });
     return error;
+}
+
+// Both halves of a prompt's experts: what the first leaves is prepared for the second, and h is left alone.
+extern "C" cudaError_t cuda_experts_up_down(cudaStream_t stream, const void *const *args, int rows)
+{
+    const struct experts_up_args *up = (const struct experts_up_args *)args[0];
+    const struct experts_down_args *down = (const struct experts_down_args *)args[1];
+    if (up->row_class != CLASS_PROMPT || experts_mixed(up) || !wide_available(&up->up) ||
+        !wide_available(&down->down) || wide_half(&down->down) || up->inner % 32)
+        return cudaErrorNotSupported;
+    const wide_rows to = wide_rows_at(down->scratch, (int64_t)rows * up->slots, down->k);
+    const cudaError_t error = experts_up_to(stream, up, &to, rows);
+    return error == cudaSuccess ? experts_down_wide(stream, down, true, rows) : error;
 }

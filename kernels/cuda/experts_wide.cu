@@ -62,6 +62,7 @@ struct expert_launch {
     void *groups;
     int32_t n, experts, divisor, activation; // row pair / divisor of x
     int32_t columns, tile, aligned;          // units of a tile; pairs of one; whether y takes 16 bytes at a time
+    unsigned char *prepared;                 // NULL, or where pairs go as rows of n that are prepared, in place of y
 };
 
 // A block's run of units, and in shared memory its tiles and their rows.
@@ -139,6 +140,21 @@ __device__ __forceinline__ lane_weights expert_lane(const expert_launch &a, int 
     return place;
 }
 
+// Stores outputs o .. o + 3 of a pair.
+__device__ __forceinline__ void expert_store(const expert_launch &a, int pair, int o, const float (&v)[4])
+{
+    if (!a.prepared) {
+        store_four(a.y + (int64_t)pair * a.n, o, a.n, a.aligned != 0, v);
+        return;
+    }
+    if (o >= a.n)
+        return;
+    // As wide_prepare() would put them: pieces 2 j and 2 j + 1 of the block, of eight k the word.
+    unsigned char *place = a.prepared + ((int64_t)pair * a.n + o / 32 * 32) * 2 + o / 4 % 2 * 32 + o / 8 % 4 * 4;
+    *(uint32_t *)place = pair_pack(v[0], v[2]);
+    *(uint32_t *)(place + 16) = pair_pack(v[1], v[3]);
+}
+
 // What becomes of `count` rows of a warp's sums, of gate and up.
 template <class CODE>
 __device__ __forceinline__ void expert_finish_gated(const expert_launch &a, const float *sums, const list_row *rows,
@@ -157,7 +173,7 @@ __device__ __forceinline__ void expert_finish_gated(const expert_launch &a, cons
 #pragma unroll
         for (int i = 0; i < 4; i++)
             v[i] = activate(of_gate[i] * (gate * scale), ACT_SILU) * (of_up[i] * (up * scale));
-        store_four(a.y + (int64_t)rows[r].pair * a.n, panel * 16 + o, a.n, a.aligned != 0, v);
+        expert_store(a, rows[r].pair, panel * 16 + o, v);
     }
 }
 
@@ -179,7 +195,7 @@ __device__ __forceinline__ void expert_finish(const expert_launch &a, const floa
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 v[i] = activate(v[i], a.activation);
-        store_four(a.y + (int64_t)rows[r].pair * a.n, pair * 32 + o, a.n, a.aligned != 0, v);
+        expert_store(a, rows[r].pair, pair * 32 + o, v);
     }
 }
 
@@ -311,7 +327,7 @@ static cudaError_t experts_wide(cudaStream_t stream, const struct weight *w, exp
     return error;
 }
 
-cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows)
+cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, const wide_rows *to, int rows)
 {
     const wide_rows x = wide_rows_at(args->scratch, rows, args->k);
     const cudaError_t error =
@@ -324,15 +340,17 @@ cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *a
     a.divisor = args->slots;
     a.activation = args->activation;
     a.aligned = (uintptr_t)args->h % 16 == 0 && args->inner % 4 == 0;
+    a.prepared = to ? to->data : NULL;
     return experts_wide(stream, &args->up, a, (int64_t)rows * args->slots);
 }
 
-cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, int rows)
+cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, bool there, int rows)
 {
     const int64_t pairs = (int64_t)rows * args->slots;
     const wide_rows x = wide_rows_at(args->scratch, pairs, args->k);
-    const cudaError_t error = wide_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs,
-                                           wide_half(&args->down), 1, false, x);
+    const cudaError_t error = there ? cudaSuccess
+                                    : wide_prepare(stream, args->pass, args->slots, args->h, args->k, args->k, pairs,
+                                                   wide_half(&args->down), 1, false, x);
     if (error != cudaSuccess)
         return error;
     expert_launch a = {{}, expert_source_make(&args->down), x, args->y, args->groups};

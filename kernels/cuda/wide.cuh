@@ -72,10 +72,10 @@ cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multi
 
 // cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of
 // theirs is wide_available(). there: rows lie in scratch as the weights need them (wide_rows_at), all in one form, and x is
-// not looked at.
+// not looked at. to: where they are to lie, one bf16 part, in place of h; whole blocks of k; NULL: h.
 cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts, bool there);
-cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, int rows);
-cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, int rows);
+cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, const wide_rows *to, int rows);
+cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, bool there, int rows);
 
 // A block of GROUPS warpgroups that multiply, and one that copies; tiles have at most 8 NT rows. A stage: 64 PLANES k of
 // the rows, then the warps' weights. SHARE blocks share a multiprocessor, and each has ROOM bytes for stages; a thread
