@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // serve: the model over HTTP until a signal ends it. SIGTERM or SIGINT: no new requests, those that run are finished; a second
-// one cuts them. SIGHUP: reads the keys again. An engine that fails for good ends the process with exit code 3.
+// one cuts them; before it listens they end it at once. SIGHUP: reads the keys again. An engine that fails for good ends the process with exit code 3.
 
 #include "runtime/cli.h"
 #include "runtime/server/fit.h"
@@ -12,7 +12,9 @@
 #include <errno.h>
 #include <jansson.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -36,6 +38,44 @@ static int next_signal(const sigset_t *set, long milliseconds)
     const struct timespec wait = {.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1000000};
     int number = sigtimedwait(set, NULL, &wait);
     return number > 0 ? number : 0;
+}
+
+// While the engine opens, which may take minutes, nothing is there to be finished: a thread looks after the signals that end the
+// process, and lets them.
+struct opening {
+    sigset_t set;
+    atomic_bool over;
+    pthread_t thread;
+    bool watched;
+};
+
+static void *end_at_once(void *user)
+{
+    struct opening *o = user;
+    while (!atomic_load(&o->over)) {
+        const int number = next_signal(&o->set, 50);
+        if (number) {
+            pthread_sigmask(SIG_UNBLOCK, &o->set, NULL);
+            raise(number);
+        }
+    }
+    return NULL;
+}
+
+static void opening_begin(struct opening *o)
+{
+    sigemptyset(&o->set);
+    sigaddset(&o->set, SIGTERM);
+    sigaddset(&o->set, SIGINT);
+    atomic_init(&o->over, false);
+    o->watched = !pthread_create(&o->thread, NULL, end_at_once, o);
+}
+
+static void opening_end(struct opening *o)
+{
+    atomic_store(&o->over, true);
+    if (o->watched)
+        pthread_join(o->thread, NULL);
 }
 
 static void reload(struct server *server)
@@ -196,6 +236,7 @@ static int serve_run(const struct settings *settings, struct error *error)
     struct server_options server_options = read_options(settings);
     struct engine *engine = NULL;
     struct server *server = NULL;
+    struct opening opening;
     struct fit fit;
     sigset_t set;
     int code = EXIT_BAD, wanted = (int)settings->parallel;
@@ -203,9 +244,11 @@ static int serve_run(const struct settings *settings, struct error *error)
     keep_little();
     if (!wanted && settings_given(settings, FLAG_LANES))
         wanted = (int)settings->lanes;
-    if (read_names(&server_options, settings, error) && server_open(&server, &server_options, error) &&
-        fit_lanes(&fit, &options, wanted, error) && engine_open(&engine, &options, error) &&
-        server_start(server, engine, error)) {
+    opening_begin(&opening);
+    const bool opened = read_names(&server_options, settings, error) && server_open(&server, &server_options, error) &&
+                        fit_lanes(&fit, &options, wanted, error) && engine_open(&engine, &options, error);
+    opening_end(&opening);
+    if (opened && server_start(server, engine, error)) {
         if (!settings->quiet) {
             fit_print(&fit);
             warn_pool(engine, settings);

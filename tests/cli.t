@@ -129,6 +129,20 @@ bad "line 1: at most 1022 bytes of text" serve --port 0 --api-key-file "$scratch
 bad "cannot listen" serve --port 0 --prompt-cache-gib 0 --host 192.0.2.1
 bad "$scratch/none" serve --port 0 --pack "$scratch/none"
 bad "cannot be made" serve --port 0 --prompt-cache-disk /proc/none
+for signal in TERM INT; do # while it waits for its weights; SigBlk has the bits of those that it takes itself
+    (trap - INT; exec env "$binary" serve --port 0 --pack "$scratch/fifo" >"$out" 2>"$err") &
+    opening=$!
+    for _ in $(seq 200); do
+        [ $((0x$(sed -n 's/^SigBlk:[^0-9a-f]*//p' /proc/$opening/status 2>/dev/null || echo 0) & 0x4000)) != 0 ] && break
+        sleep 0.05
+    done
+    kill -$signal $opening
+    for _ in $(seq 100); do kill -0 $opening 2>/dev/null || break; sleep 0.05; done
+    kill -9 $opening 2>/dev/null
+    wait $opening
+    [ $? = $((128 + $(kill -l $signal))) ]
+    ok $? "SIG$signal ends a server that is still opening"
+done
 bad "expected one of" eval --isa sse9 --tokens 1
 bad "expected one of" eval --isa "portable|avx2" --tokens 1
 for value in nan inf -1 1e999 0.5x "" "1 " 0x1 101; do bad "--temperature" run -p x --temperature "$value"; done
