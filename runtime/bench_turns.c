@@ -105,7 +105,7 @@ static bool measure(struct bench_turns *b, int at, struct error *error)
     bool ok = turn_open(&talk, b->engine, b->ids, (int)b->histories.number[at], b->reply, b->fresh, error);
     for (int i = 0; ok && i < b->repeats; i++)
         for (int which = TURN_RESUMED; ok && which < TURN_CASES; which++)
-            ok = turn_play(b->engine, &talk, which, &turns_of(b, at, which)[i], error);
+            ok = turn_play(b->engine, &talk, (enum turn_case)which, &turns_of(b, at, which)[i], error);
     for (int i = 0; ok && i < b->repeats; i++)
         ok = turn_play(b->engine, &talk, TURN_COLD, &turns_of(b, at, TURN_COLD)[i], error);
     const struct turn *first = turns_of(b, at, TURN_COLD);

@@ -196,7 +196,8 @@ static void announce(const struct settings *s, const struct server *server)
     const char *host = s->host ? s->host : "127.0.0.1";
     const bool v6 = strchr(host, ':') != NULL;
     printf("listening on http://%s%s%s:%d\n", v6 ? "[" : "", host, v6 ? "]" : "", server->port);
-    fflush(stdout);
+    if (fflush(stdout)) // nobody reads it: no reason to fail
+        clearerr(stdout);
     notify("READY=1");
 }
 

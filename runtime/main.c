@@ -7,6 +7,7 @@
 #include "runtime/cli.h"
 #include "runtime/tokenizer.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 
@@ -44,9 +45,19 @@ static const struct command *find(const char *name)
     return NULL;
 }
 
+// A standard stream that is closed is taken by what can neither be read nor written: else what is opened later takes its place, and
+// the text that is meant for it.
+static void keep_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            return;
+}
+
 int main(int argc, char **argv)
 {
     struct error error = {0};
+    keep_streams();
     signal(SIGPIPE, SIG_IGN); // a closed reader is a write error, reported like any other
     if (argc < 2) {
         usage(stderr);

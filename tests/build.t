@@ -55,6 +55,14 @@ if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     ok $? "CHIPS may have commas, each counts once, and 90a among them has kernels for its shapes"
 fi
 
+# The runtime is C for clang too, with its own warnings.
+if command -v clang >/dev/null && [ -f build/common/kernel_list.h ]; then
+    isas=$([ "$(uname -m)" = x86_64 ] && echo -DHAVE_X86_ISAS)
+    clang -std=gnu11 -O0 -fsyntax-only -Wall -Wextra -Wconversion -Wvla -Werror -I. -Ibuild/common $isas runtime/*/*.c \
+        $(ls runtime/*.c graphs/*.c | grep -v '_cuda\.c$') 2>"$err"
+    ok $? "clang takes the runtime's sources without a warning"
+fi
+
 # Of the build that is there.
 prompt='What does "ls" do? `echo x` $(echo y) $x '"it's"
 if [ -x build/flashnext/flashnext ]; then

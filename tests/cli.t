@@ -129,6 +129,17 @@ bad "line 1: at most 1022 bytes of text" serve --port 0 --api-key-file "$scratch
 bad "cannot listen" serve --port 0 --prompt-cache-gib 0 --host 192.0.2.1
 bad "$scratch/none" serve --port 0 --pack "$scratch/none"
 bad "cannot be made" serve --port 0 --prompt-cache-disk /proc/none
+(exec env "$binary" serve --port 0 --prompt-cache-gib 0 >&- 2>"$err") &
+opening=$!
+for _ in $(seq 300); do grep -q "can reach\|memory:" "$err" && break || sleep 0.1; done
+kill $opening && wait $opening
+ok $? "a server without standard output serves, and ends well"
+(exec env "$binary" serve --port 0 --pack "$scratch/fifo" <&- >&- 2>&-) & # opens its socket first, and waits
+opening=$!
+for _ in $(seq 200); do ls -l /proc/$opening/fd 2>/dev/null | grep -q socket: && break; sleep 0.05; done
+[ "$(readlink /proc/$opening/fd/0 /proc/$opening/fd/1 /proc/$opening/fd/2 | uniq -c | tr -d ' ')" = 3/dev/null ]
+ok $? "nothing that is opened takes the place of a standard stream that is closed"
+kill -9 $opening && wait $opening 2>/dev/null
 for signal in TERM INT; do # while it waits for its weights; SigBlk has the bits of those that it takes itself
     (trap - INT; exec env "$binary" serve --port 0 --pack "$scratch/fifo" >"$out" 2>"$err") &
     opening=$!
