@@ -25,8 +25,8 @@ B          ?= build$(if $(SANITIZE),/sanitize)
 COMMA      := ,
 listed      = $(sort $(subst $(COMMA), ,$(1)))
 # What rules and commands are made of.
-ifneq ($(shell case '$(subst ','\'',$(NAME))' in ('' | *[!A-Za-z0-9._-]* | [.-]*) echo unfit;; esac),)
-$(error NAME=$(NAME): a name of letters, digits, ., _ and - is expected)
+ifneq ($(shell case '$(subst ','\'',$(NAME))' in ('' | packer | *[!A-Za-z0-9._-]* | [.-]*) echo unfit;; esac),)
+$(error NAME=$(NAME): a name of letters, digits, ., _ and - is expected, and not packer)
 endif
 $(foreach path,CHECKPOINT TOKENIZER DRAFT_VOCAB B DESTDIR PREFIX,$(if $(word 2,$($(path))), \
     $(error $(path)=$($(path)): make cannot have spaces in it; give a path without, such as that of a link)))

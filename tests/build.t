@@ -7,7 +7,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 out=$scratch/out err=$scratch/err
 tests=0 failures=0
-unset MAKEFLAGS MAKELEVEL
+unset MAKEFLAGS MAKELEVEL MODEL NAME CHECKPOINT TARGET B TOKENIZER RECIPE DRAFT_VOCAB LANES WINDOW CHUNK CHIPS FIXED SANITIZE PROMPT
 
 ok() { # STATUS NAME
     tests=$((tests + 1))
@@ -36,7 +36,7 @@ done
 [ ! -e "$scratch/build" ]
 ok $? "nothing was made"
 
-for name in "" "a b" a/b ../x "x;y" .x -x "it's" 'a$$b' é; do refused "NAME=${name//\$\$/$}: a name of letters, digits, ., _ and - is expected" NAME="$name"; done
+for name in "" packer "a b" a/b ../x "x;y" .x -x "it's" 'a$$b' é; do refused "NAME=${name//\$\$/$}: a name of letters, digits, ., _ and - is expected" NAME="$name"; done
 refused "NAME=: a name" MODEL= CHECKPOINT=models/embedded
 for path in CHECKPOINT TOKENIZER DRAFT_VOCAB DESTDIR PREFIX; do refused "$path=/tmp/a b: make cannot have spaces in it" "$path=/tmp/a b"; done
 dry NAME=a.B-c_1 && [ ! -s "$err" ]
