@@ -162,7 +162,7 @@ function Builder:index_select(cache, q, options)
     self:op("index_select", {
         a, b, c, { "heads", "int", options.heads }, { "ratio", "int", options.ratio }, { "keep", "int", options.keep },
         { "ldq", "int", q.ld }, { "q", "in", q }, { "blocks", "out", blocks }, { "counts", "out", counts },
-        { "scratch", "scratch", scratch },
+        { "scratch", "scratch", scratch }, { "row_class", "class", self.class },
     }, { shape = options.heads .. "x" .. cache.index .. " top " .. options.keep })
     return { blocks = blocks, counts = counts, ratio = options.ratio, keep = options.keep }
 end

@@ -452,7 +452,8 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     push_all();
     struct kv_append_args append = {p, lanes, kv, 512, 512, 128, q, q, iq};
     struct index_pool_args pool = {p, lanes, kv, 4, 64, 1e-6f, w, w};
-    struct index_select_args select = {p, lanes, kv, 4, 4, 512, 512, iq, blocks, counts, NULL};
+    struct index_select_args select = {p,  lanes,  kv,     4,    4, 512, 512,
+                                       iq, blocks, counts, NULL, rows > 128 ? CLASS_PROMPT : CLASS_DECODE};
     if (sparse) {
         bench_norms(append, pool, qg, k, rows, count);
         bench("kv_append", cuda_kv_append, &append, rows, count);

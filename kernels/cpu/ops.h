@@ -310,6 +310,7 @@ struct index_select_args {
     int32_t *blocks; // [rows][keep]
     int32_t *counts; // [rows]
     void *scratch;   // index_select_scratch_bytes(rows), or NULL; the CPU leaves it alone
+    int32_t row_class;
 };
 
 // A device may share the scores of one of few rows among its processors, up to so many; and a long row of attention.

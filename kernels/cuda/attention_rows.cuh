@@ -12,8 +12,8 @@
 #define CUDA_ATTENTION_ROWS_CUH
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/cache_rows.cuh"
 #include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/mma.cuh"
 
 enum {
     ROWS_WARPS = 4,
@@ -34,16 +34,6 @@ template <int DIM> struct rows_space {
 template <int DIM> struct rows_sums {
     float out[DIM / 8][4], top[2], total[2];
 };
-
-// Eight neighbouring numbers as bf16.
-template <bool F32> DEVICE uint4 rows_load(const uint8_t *row, int32_t at)
-{
-    if constexpr (!F32)
-        return *reinterpret_cast<const uint4 *>(row + 2 * at);
-    const float4 a = *reinterpret_cast<const float4 *>(row + 4 * at),
-                 b = *reinterpret_cast<const float4 *>(row + 4 * at + 16);
-    return make_uint4(mma_pair(a.x, a.y), mma_pair(a.z, a.w), mma_pair(b.x, b.y), mma_pair(b.z, b.w));
-}
 
 DEVICE uint32_t rows_word(const uint4 &v, int32_t i)
 {
@@ -82,17 +72,6 @@ DEVICE uint64_t rows_find(const struct attention_args *a, const struct attention
     const int32_t i = at < row->count ? at : row->count - 1;
     return (uint64_t)(uintptr_t)(kv_row(&a->lanes, &a->layout, row->table, KV_KEYS, attention_position(a, row, i), 1) +
                                  (F32 ? 4 : 2) * kv_head * DIM);
-}
-
-// Keys 8 `tile` .. of the group whose places the lanes have.
-template <int DIM, bool F32> DEVICE void rows_keys(uint4 *b, uint64_t place, int32_t tile)
-{
-    const int32_t lane = threadIdx.x % WARP;
-    const uint8_t *key =
-        reinterpret_cast<const uint8_t *>((uintptr_t)__shfl_sync(WHOLE_WARP, place, tile * 8 + lane / 4));
-#pragma unroll
-    for (int j = 0; j < DIM / 32; j++)
-        b[j] = rows_load<F32>(key, j * 32 + lane % 4 * 8);
 }
 
 // Half `half` of the dims of the group's values: b[4 i + n] is key n of 2 t, 2 t + 1, 2 t + 8, 2 t + 9.

@@ -8,6 +8,7 @@
 // makes many zeros) go to the lower block. Counters are zero between launches.
 
 #include "kernels/cuda/cluster.cuh"
+#include "kernels/cuda/index_rows.cuh"
 #include "kernels/cuda/pool.cuh"
 #include "kernels/cuda/scan.cuh"
 
@@ -323,6 +324,8 @@ template <int D> static cudaError_t select_launch(cudaStream_t stream, const str
 
 extern "C" cudaError_t cuda_index_select(cudaStream_t stream, const struct index_select_args *a, int rows)
 {
+    if (choose_fits(a))
+        return a->layout.index_dim == 128 ? choose_launch<128>(stream, a, rows) : choose_launch<64>(stream, a, rows);
     if (a->layout.index_dim <= 4 * SELECT_LANES)
         return select_launch<4>(stream, a, rows);
     if (a->layout.index_dim <= 8 * SELECT_LANES)

@@ -400,6 +400,14 @@ static inline unsigned __reduce_min_sync(unsigned, unsigned x)
         x = values[i] < x ? (unsigned)values[i] : x;
     return x;
 }
+static inline unsigned __reduce_add_sync(unsigned, unsigned x)
+{
+    const uint64_t *values = fake_exchange(x);
+    unsigned sum = 0;
+    for (int i = 0; i < 32; i++)
+        sum += (unsigned)values[i];
+    return sum;
+}
 static inline unsigned __ballot_sync(unsigned, bool x)
 {
     const uint64_t *values = fake_exchange(x);
@@ -502,6 +510,10 @@ static inline int atomicOr(int *p, int x)
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
+}
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
 }
 static inline int __clzll(long long x)
 {
