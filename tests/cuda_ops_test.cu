@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every CUDA op but the matrix products against the CPU target's portable kernels, and against itself in bits.
-//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention dense long select caches control draws; all of them without arguments
+//   cuda_ops_test [group ...]   groups: rows steps append deltanet states attention dense sparse long select caches control draws; all of them without arguments
 //   cuda_ops_test bench [attention|deltanet|long|dense]   times of all ops, of what is around attention, of DeltaNet layers, of long contexts, of prompts
 // With CUDA_EMULATION the kernels run on the host (tests/cuda_fake), one fiber a thread; the largest vocabulary is left out.
 
@@ -15,6 +15,7 @@
 #include "tests/cuda_ops_residual.cuh"
 #include "tests/cuda_ops_rows.cuh"
 #include "tests/cuda_ops_select.cuh"
+#include "tests/cuda_ops_sparse.cuh"
 #include "tests/cuda_ops_state.cuh"
 #include "tests/cuda_ops_steps.cuh"
 
@@ -58,6 +59,8 @@ int main(int count, char **names)
         test_attention();
     if (wanted(count, names, "dense"))
         test_dense();
+    if (wanted(count, names, "sparse"))
+        test_sparse();
     if (wanted(count, names, "long"))
         test_long();
     if (wanted(count, names, "select"))

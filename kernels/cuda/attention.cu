@@ -6,8 +6,8 @@
 // alone, a part's positions go to warps in turn, and warps and parts are merged in ascending order, or in pairs where a row is
 // long (attention_long.cuh). So neither the page size, nor the order of pages, nor the rows that share the launch change a bit.
 
-#include "kernels/cuda/attention_dense.cuh"
 #include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/attention_wide.cuh"
 
 // ---- kv_append: a warp a (row, head of keys or of values, or index key) ------------------------------------------------------
 
@@ -199,8 +199,13 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
         all.early = 0;
     if (attention_dense_fits(a))
         return attention_dense(stream, a, rows);
+    const bool wide = attention_wide_fits(a);
+    const cudaError_t error = wide ? attention_wide(stream, a, rows) : cudaSuccess;
+    if (error != cudaSuccess)
+        return error;
     if (attention_rows_fits(a))
-        return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows) : attention_rows<128>(stream, a, rows);
+        return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows, wide ? WIDE_POSITIONS : 0)
+                                    : attention_rows<128>(stream, a, rows, wide ? WIDE_POSITIONS : 0);
     if (attention_mma_fits(a))
         return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2, 1>(stream, a, rows)
                : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2, 2>(stream, a, rows)

@@ -226,12 +226,17 @@ __global__ void __launch_bounds__(DENSE_FEW *WARP, 1)
 
 // ---- launches ------------------------------------------------------------------------------------------------------------------
 
-// Whether caches can be read sixteen bytes at a time, and rows of two numbers. Rows that have choices are apart (attention_rows.cuh).
-static inline bool attention_dense_fits(const struct attention_args *a)
+// Whether caches can be read sixteen bytes at a time, and rows of two numbers.
+static inline bool attention_dense_shaped(const struct attention_args *a)
 {
     const uint64_t rows = (uintptr_t)a->q | (uintptr_t)a->gate | (uintptr_t)a->y;
-    return attention_rows_fits(a) && !a->counts && rows % 8 == 0 &&
-           (a->ldq | a->ldg | a->gate_stride | a->ldy) % 2 == 0;
+    return attention_rows_fits(a) && rows % 8 == 0 && (a->ldq | a->ldg | a->gate_stride | a->ldy) % 2 == 0;
+}
+
+// Rows that have choices are apart (attention_wide.cuh, attention_rows.cuh).
+static inline bool attention_dense_fits(const struct attention_args *a)
+{
+    return attention_dense_shaped(a) && !a->counts;
 }
 
 // Blocks of so many pairs.

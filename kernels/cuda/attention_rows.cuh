@@ -200,7 +200,7 @@ DEVICE void rows_merge(const struct attention_args *a, struct rows_space<DIM> *s
 
 template <int DIM, bool F32>
 __global__ void __launch_bounds__(ROWS_THREADS, 2)
-    attention_rows_kernel(const __grid_constant__ struct attention_args a)
+    attention_rows_kernel(const __grid_constant__ struct attention_args a, int32_t least)
 {
     SHARED_BYTES(room);
     struct rows_space<DIM> *s = reinterpret_cast<struct rows_space<DIM> *>(room);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(ROWS_THREADS, 2)
     const int64_t r = blockIdx.y;
     pdl_wait();
     pdl_trigger();
-    if (r >= a.pass->rows)
+    if (r >= a.pass->rows || a.pass->position[r] < least)
         return;
     const struct attention_row row = attention_row_of(&a, r);
     const struct attention_heads heads = attention_heads_of(&a, ROWS_HEADS, (int32_t)blockIdx.x);
@@ -255,12 +255,14 @@ static inline bool attention_rows_fits(const struct attention_args *a)
            kv_fits(&a->lanes, kv, 8, KV_KEYS) && kv_fits(&a->lanes, kv, 8, KV_VALUES);
 }
 
-template <int DIM> static cudaError_t attention_rows(cudaStream_t stream, const struct attention_args *a, int rows)
+// Rows at position `least` or behind it.
+template <int DIM>
+static cudaError_t attention_rows(cudaStream_t stream, const struct attention_args *a, int rows, int32_t least)
 {
     const dim3 grid((unsigned)attention_groups(a, ROWS_HEADS), (unsigned)rows);
     return launch(stream, grid, ROWS_THREADS, sizeof(struct rows_space<DIM>),
                   a->layout.encoding == KV_F32 ? attention_rows_kernel<DIM, true> : attention_rows_kernel<DIM, false>,
-                  *a);
+                  *a, least);
 }
 
 #endif

@@ -352,7 +352,7 @@ DEVICE void dense_write(const struct attention_args *a, const struct dense_pairs
         total = __fadd_rn(total, __shfl_xor_sync(WHOLE_WARP, total, 1));
         total = __fadd_rn(total, __shfl_xor_sync(WHOLE_WARP, total, 2));
         const int32_t p = first + lane / 4 + 8 * h, row = p / pairs->share, head = p - row * pairs->share;
-        if (p >= pairs->all)
+        if (p >= pairs->all || total == 0) // 0: the pair has had no positions
             continue;
         const int32_t all = pairs->kv_head * pairs->share + head, d = dim + lane % 4 * 2;
         const float *gate = a->gate ? a->gate + (int64_t)row * a->ldg + (int64_t)all * a->gate_stride + d : NULL;

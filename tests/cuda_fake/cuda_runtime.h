@@ -501,9 +501,9 @@ static inline unsigned atomicAdd(unsigned *p, unsigned x)
     *p += x;
     return old;
 }
-static inline int atomicOr(int *p, int x)
+template <typename T> static inline T atomicOr(T *p, T x)
 {
-    const int old = *p;
+    const T old = *p;
     *p |= x;
     return old;
 }
@@ -514,6 +514,10 @@ static inline int __ffs(int x)
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);
+}
+static inline int __ffsll(long long x)
+{
+    return __builtin_ffsll(x);
 }
 static inline int __clzll(long long x)
 {

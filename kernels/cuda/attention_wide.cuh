@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention of prompt rows on warpgroups (sm_90a): neighbouring pairs of a row and a query head of one kv head, as in attention_dense.cuh,
+// but a warpgroup has 64 of them; two share a block and its tiles where there are many, one a tile's keys or values behind the other.
+//
+// Rows with choices take all tiles of 64 positions that one of the block's rows has a chosen block in, and mask what they did not
+// choose themselves. That costs what the tiles cost, so only rows before WIDE_POSITIONS go here; those behind bring what they chose
+// alone (attention_rows.cuh).
+// Invariant: tiles lie at absolute multiples of 64 positions and ascend. A tile of which a pair has nothing leaves its sums as they
+// are: its weights are 0 and the factor is 1. So no bit depends on the rows that share a block. Which way a row goes follows from its position.
+
+#ifndef CUDA_ATTENTION_WIDE_CUH
+#define CUDA_ATTENTION_WIDE_CUH
+
+#include "kernels/cuda/attention_dense.cuh"
+#include "kernels/cuda/attention_wgmma.cuh"
+
+enum {
+    WIDE_POSITIONS = 16384,
+    WIDE_SLOTS = 3,  // tiles in shared memory: two at work, one on its way
+    WIDE_CHUNK = 64, // tiles whose choices are found at once
+    WIDE_ROWS = 12,  // that a block has pairs of, at most, if they have choices
+    WIDE_RATIO = 4,  // positions of a block that is chosen: two words of bits are four tiles
+    WIDE_BITS = DENSE_TILE / WIDE_RATIO,
+};
+
+// What the block's rows chose of a chunk: bit b % 32 of word b / 32 is block b. live: tiles of which a row chose something.
+struct wide_choice {
+    uint32_t word[WIDE_ROWS][WIDE_CHUNK * WIDE_BITS / 32];
+    uint32_t live[WIDE_CHUNK / 32];
+};
+
+template <int DIM, int GROUPS> static constexpr size_t wide_bytes(void)
+{
+    return (GROUPS * DENSE_PARTS + WIDE_SLOTS) * sizeof(struct wide_tile<DIM>) + sizeof(struct wide_choice) + WIDE_ALIGN;
+}
+
+// ---- copies --------------------------------------------------------------------------------------------------------------------
+
+// Asks for the warp's EACH rows of a tile; `offset` is that of values behind keys.
+template <int DIM, bool F32, int EACH> DEVICE void wide_copy(struct wide_tile<DIM> *to, uint64_t place, int64_t offset)
+{
+    constexpr int PIECES = DIM / DENSE_PIECE;
+    const int32_t thread = dense_opaque((int32_t)threadIdx.x), lane = thread % WARP, first = thread / WARP * EACH,
+                  piece = lane % PIECES;
+#pragma unroll
+    for (int n = 0; n < EACH * PIECES / WARP; n++) {
+        const int32_t row = n * WARP / PIECES + lane / PIECES;
+        const uint8_t *from =
+            reinterpret_cast<const uint8_t *>((uintptr_t)__shfl_sync(WHOLE_WARP, place, row)) + offset;
+        uint16_t *into = wide_place<DIM>(to, first + row, piece);
+        if constexpr (F32)
+            *reinterpret_cast<uint4 *>(into) = rows_load<true>(from, piece * DENSE_PIECE);
+        else
+            __pipeline_memcpy_async(into, from + piece * 16, 16);
+    }
+}
+
+// Queries of the warp's sixteen pairs of its group, in parts, scaled as in dense_load_queries().
+template <int DIM>
+DEVICE void wide_queries(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first,
+                         struct wide_tile<DIM> *q)
+{
+    constexpr int PIECES = DIM / DENSE_PIECE;
+    const float scale = f_mul(a->scale, 1.44269504f);
+    const int32_t lane = threadIdx.x % WARP, row = (int32_t)threadIdx.x / WARP % WIDE_WARPS * DENSE_PAIRS;
+#pragma unroll 2
+    for (int32_t i = lane; i < DENSE_PAIRS * PIECES; i += WARP) {
+        const int32_t pair = i / PIECES, piece = i % PIECES, p = first + pair, r = p / pairs->share,
+                      head = pairs->kv_head * pairs->share + p - r * pairs->share;
+        uint32_t word[DENSE_PARTS][4];
+        const float *from = a->q + (int64_t)r * a->ldq + (int64_t)head * DIM + piece * DENSE_PIECE;
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const float2 x = p < pairs->all ? *reinterpret_cast<const float2 *>(from + 2 * n) : float2{0, 0};
+            dense_split(f_mul(x.x, scale), f_mul(x.y, scale), &word[0][n], &word[1][n]);
+        }
+#pragma unroll
+        for (int part = 0; part < DENSE_PARTS; part++)
+            *reinterpret_cast<uint4 *>(wide_place<DIM>(q + part, row + pair, piece)) =
+                make_uint4(word[part][0], word[part][1], word[part][2], word[part][3]);
+    }
+}
+
+// ---- choices -------------------------------------------------------------------------------------------------------------------
+
+// Adds what row r chose from its `at`-th block on, four of them, and the positions behind its last whole block, if at is 0.
+DEVICE void wide_mark(const struct attention_args *a, uint32_t *word, int32_t r, int32_t at, int32_t base)
+{
+    const int32_t chosen = a->counts[r], position = a->pass->position[r] + 1;
+    uint32_t bits = 0;
+    int32_t place = -1;
+    auto add = [&](int32_t block) {
+        const int32_t i = block - base;
+        if (i < 0 || i >= WIDE_CHUNK * WIDE_BITS)
+            return;
+        if (i / 32 != place && bits)
+            atomicOr(&word[place], bits);
+        bits = (i / 32 == place ? bits : 0) | 1u << i % 32;
+        place = i / 32;
+    };
+    int32_t block[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        block[i] = at + i < chosen ? a->blocks[(int64_t)r * a->keep + at + i] : -1;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        add(block[i]);
+    if (at == 0 && position % WIDE_RATIO)
+        add(position / WIDE_RATIO);
+    if (bits)
+        atomicOr(&word[place], bits);
+}
+
+// Finds what the run's rows chose of a chunk. Returns its tiles of which one of them has something.
+template <int THREADS>
+DEVICE uint64_t wide_choices(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
+                             struct wide_choice *choice, int32_t chunk)
+{
+    constexpr int WORDS = WIDE_CHUNK * WIDE_BITS / 32;
+    const int32_t left = dense_tiles(run) - chunk * WIDE_CHUNK, thread = threadIdx.x;
+    const uint64_t all = left < WIDE_CHUNK ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
+    __syncthreads(); // nobody reads the tiles and the choices of the chunk before
+    if (!a->counts)
+        return all;
+    const int32_t first = pairs->first / pairs->share, each = (a->keep + 3) / 4;
+    for (int32_t i = thread; i < WIDE_ROWS * WORDS; i += THREADS) {
+        const int32_t r = first + i / WORDS;
+        choice->word[i / WORDS][i % WORDS] = r >= run.from && r < run.to && a->counts[r] < 0 ? ~0u : 0;
+    }
+    __syncthreads();
+    for (int32_t i = thread; i < (run.to - run.from) * each; i += THREADS) {
+        const int32_t r = run.from + i / each;
+        if (a->counts[r] >= 0)
+            wide_mark(a, choice->word[r - first], r, i % each * 4, chunk * WIDE_CHUNK * WIDE_BITS);
+    }
+    __syncthreads();
+    if (thread < WIDE_CHUNK) {
+        uint32_t any = 0;
+#pragma unroll
+        for (int r = 0; r < WIDE_ROWS; r++)
+            any |= choice->word[r][thread / 2] >> thread % 2 * WIDE_BITS;
+        any = __ballot_sync(WHOLE_WARP, (any & ((1u << WIDE_BITS) - 1)) != 0);
+        choice->live[thread / WARP] = any;
+    }
+    __syncthreads();
+    return all & ((uint64_t)choice->live[1] << 32 | choice->live[0]);
+}
+
+// Takes scores out of what the lane's pairs did not choose of a tile of the chunk. row: the pairs' rows of the choice.
+DEVICE void wide_mask(const struct wide_choice *choice, const int32_t *row, int32_t tile, float (*c)[4])
+{
+    uint32_t bits[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        bits[h] = choice->word[row[h]][tile / 2] >> (tile % 2 * WIDE_BITS + (int32_t)threadIdx.x % 4 / 2);
+#pragma unroll
+    for (int n = 0; n < DENSE_KEYS; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[n][i] = bits[i / 2] >> 2 * n & 1 ? c[n][i] : -INFINITY;
+}
+
+// ---- a chunk -------------------------------------------------------------------------------------------------------------------
+
+// Takes a tile's number out of those that are left.
+DEVICE int32_t wide_take(uint64_t *left)
+{
+    const int32_t tile = __ffsll((long long)*left) - 1;
+    *left &= *left - 1;
+    return tile;
+}
+
+// Weights of a tile as fragments of its products with values.
+DEVICE void wide_weights(const float (*c)[4], uint32_t (*weight)[DENSE_PARTS][4])
+{
+#pragma unroll
+    for (int k = 0; k < DENSE_STEPS; k++)
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            dense_split(c[2 * k + w / 2][w % 2 * 2], c[2 * k + w / 2][w % 2 * 2 + 1], &weight[k][0][w], &weight[k][1][w]);
+}
+
+// Takes the chunk's tiles `live`. Items are keys of a tile, then its values; each has a step, which begins with a barrier and asks for the
+// next one. Groups are a step apart.
+template <int DIM, bool F32, int GROUPS>
+DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
+                     const struct wide_tile<DIM> *q, struct wide_tile<DIM> *slots, const struct wide_choice *choice,
+                     const int32_t *row, int32_t chunk, uint64_t live, struct dense_sums *sums, float (*out)[4])
+{
+    constexpr int EACH = DENSE_TILE / (GROUPS * WIDE_WARPS);
+    const int64_t value_offset = dense_value_offset(a);
+    const int32_t group = (int32_t)threadIdx.x / (WIDE_WARPS * WARP), base = chunk * WIDE_CHUNK;
+    const int32_t least = sums->position[0] < sums->position[1] ? sums->position[0] : sums->position[1];
+    uint64_t left = live; // to be asked for
+    uint64_t place = dense_find<DIM, F32, EACH>(a, pairs, &run, base + wide_take(&left));
+    int32_t to = 1, mine = 0;
+    bool values = true; // come next
+    wide_copy<DIM, F32, EACH>(slots, place, 0);
+    __pipeline_commit();
+    auto step = [&](void) {
+        __pipeline_wait_prior(0);
+        wide_publish();
+        __syncthreads();
+        if (values || left) {
+            if (!values)
+                place = dense_find<DIM, F32, EACH>(a, pairs, &run, base + wide_take(&left));
+            wide_copy<DIM, F32, EACH>(slots + to, place, values ? value_offset : 0);
+            __pipeline_commit();
+            to = to + 1 < WIDE_SLOTS ? to + 1 : 0;
+            values = !values;
+        }
+    };
+    auto next = [&](void) {
+        const struct wide_tile<DIM> *slot = slots + mine;
+        mine = mine + 1 < WIDE_SLOTS ? mine + 1 : 0;
+        return slot;
+    };
+    if (group > 0)
+        step();
+#pragma unroll 1
+    while (live) {
+        const int32_t tile = wide_take(&live), first = (base + tile) * DENSE_TILE;
+        float c[DENSE_KEYS][4], keep[2];
+        uint32_t weight[DENSE_STEPS][DENSE_PARTS][4];
+        step();
+        wide_scores<DIM>(next(), q, c);
+        step();
+        if (a->counts)
+            wide_mask(choice, row, tile, c);
+        if (__any_sync(WHOLE_WARP, first + DENSE_TILE > least + 1))
+            dense_mask<DENSE_KEYS>(sums, c, first);
+        if (dense_softmax(sums, c, keep))
+            dense_keep<DIM / 8>(out, keep);
+        wide_weights(c, weight);
+        wide_values<DIM>(next(), weight, out);
+    }
+    if (group < GROUPS - 1)
+        step();
+}
+
+// The rows of a run that go here: those before WIDE_POSITIONS, if they have choices.
+DEVICE struct dense_run wide_rows(const struct attention_args *a, struct dense_run run)
+{
+    while (a->counts && run.to > run.from && a->pass->position[run.to - 1] >= WIDE_POSITIONS)
+        run.to--;
+    run.count = run.to > run.from ? a->pass->position[run.to - 1] + 1 : 0;
+    return run;
+}
+
+template <int DIM, bool F32, int GROUPS>
+__global__ void __launch_bounds__(GROUPS *WIDE_WARPS *WARP, 1)
+    attention_wide_kernel(const __grid_constant__ struct attention_args a)
+{
+    constexpr int THREADS = GROUPS * WIDE_WARPS * WARP, PAIRS = GROUPS * WIDE_PAIRS;
+    SHARED_BYTES(room);
+    struct wide_tile<DIM> *q = reinterpret_cast<struct wide_tile<DIM> *>(wide_align(room)),
+                          *slots = q + GROUPS * DENSE_PARTS;
+    struct wide_choice *choice = reinterpret_cast<struct wide_choice *>(slots + WIDE_SLOTS);
+    const int32_t warp = (int32_t)threadIdx.x / WARP;
+    pdl_wait();
+    pdl_trigger();
+    const struct dense_pairs pairs = dense_pairs_of<PAIRS>(&a);
+    if (pairs.first >= pairs.all)
+        return;
+    const int32_t first = pairs.first + warp * DENSE_PAIRS, begin = pairs.first / pairs.share,
+                  own = first + (int32_t)(threadIdx.x % WARP) / 4;
+    const int32_t row[2] = {own / pairs.share - begin, (own + 8) / pairs.share - begin};
+    struct dense_sums sums = dense_none();
+    float out[DIM / 8][4] = {};
+    q += warp / WIDE_WARPS * DENSE_PARTS;
+    wide_queries<DIM>(&a, &pairs, first, q);
+    dense_runs<PAIRS>(&a, &pairs, [&](const struct dense_run &whole) {
+        const struct dense_run run = wide_rows(&a, whole);
+        dense_positions(&a, &pairs, &run, first, &sums);
+        for (int32_t chunk = 0; chunk * WIDE_CHUNK < dense_tiles(run); chunk++) {
+            const uint64_t live = wide_choices<THREADS>(&a, &pairs, run, choice, chunk);
+            if (live)
+                wide_run<DIM, F32, GROUPS>(&a, &pairs, run, q, slots, choice, row, chunk, live, &sums, out);
+        }
+    });
+    dense_write<DIM, DIM>(&a, &pairs, first, 0, &sums, out);
+}
+
+// ---- launches ------------------------------------------------------------------------------------------------------------------
+
+// Whether the card has products of warpgroups and the room, and rows of a block have a place for their choices: by shapes alone.
+static inline bool attention_wide_fits(const struct attention_args *a)
+{
+#if defined(CUDA_FIBERS) || defined(WITH_WGMMA)
+    static int state = -1;
+    if (state < 0)
+        state = card_attribute(cudaDevAttrComputeCapabilityMajor) == 9 && wide_bytes<256, 2>() <= block_room();
+    const int32_t share = a->heads / a->layout.kv_heads, rows = (2 * WIDE_PAIRS + share - 2) / share + 1;
+    return state && a->counts && attention_dense_shaped(a) && a->ratio == WIDE_RATIO && rows <= WIDE_ROWS;
+#else
+    (void)a;
+    return false;
+#endif
+}
+
+template <int DIM, bool F32, int GROUPS>
+static cudaError_t wide_launch(cudaStream_t stream, const struct attention_args *a, int rows)
+{
+    return launch(stream, (unsigned)dense_blocks(a, rows, GROUPS * WIDE_PAIRS), GROUPS * WIDE_WARPS * WARP,
+                  wide_bytes<DIM, GROUPS>(), attention_wide_kernel<DIM, F32, GROUPS>, *a);
+}
+
+// Takes what is soonest done for so many rows.
+template <int DIM, bool F32>
+static cudaError_t wide_choose(cudaStream_t stream, const struct attention_args *a, int rows)
+{
+    enum { ONE_COST = 5, TWO_COST = 8 }; // of a tile
+    return dense_cost(a, rows, WIDE_PAIRS, ONE_COST) < dense_cost(a, rows, 2 * WIDE_PAIRS, TWO_COST)
+               ? wide_launch<DIM, F32, 1>(stream, a, rows)
+               : wide_launch<DIM, F32, 2>(stream, a, rows);
+}
+
+static cudaError_t attention_wide(cudaStream_t stream, const struct attention_args *a, int rows)
+{
+    const bool f32 = a->layout.encoding == KV_F32;
+    if (a->layout.dim == 256)
+        return f32 ? wide_choose<256, true>(stream, a, rows) : wide_choose<256, false>(stream, a, rows);
+    return f32 ? wide_choose<128, true>(stream, a, rows) : wide_choose<128, false>(stream, a, rows);
+}
+
+#endif
