@@ -419,8 +419,10 @@ static void bench_dense(void)
 }
 
 // rows rows at the end of a context.
-static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count)
+static void bench_cache(int rows, int context, int heads, int kv_heads, bool sparse, int count,
+                        enum row_class row_class = CLASS_DECODE)
 {
+    const bool prompt = row_class == CLASS_PROMPT;
     rig_reset();
     const int page = 64, pages = (context + page - 1) / page;
     struct kv_layout kv = {};
@@ -453,8 +455,15 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     struct kv_append_args append = {p, lanes, kv, 512, 512, 128, q, q, iq};
     struct index_pool_args pool = {p, lanes, kv, 4, 64, 1e-6f, w, w};
     struct index_select_args select = {p,  lanes,  kv,     4,    4, 512, 512,
-                                       iq, blocks, counts, NULL, rows > 128 ? CLASS_PROMPT : CLASS_DECODE};
-    if (sparse) {
+                                       iq, blocks, counts, NULL, CLASS_DECODE};
+    if (sparse && prompt) {
+        char name[64];
+        snprintf(name, sizeof name, "index_select at %d, as of decode rows", context);
+        bench(name, cuda_index_select, &select, rows, count);
+        select.row_class = row_class;
+        snprintf(name, sizeof name, "index_select at %d", context);
+        bench(name, cuda_index_select, &select, rows, count);
+    } else if (sparse) {
         bench_norms(append, pool, qg, k, rows, count);
         bench("kv_append", cuda_kv_append, &append, rows, count);
         bench("index_pool", cuda_index_pool, &pool, rows, count);
@@ -475,8 +484,10 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     a.blocks = sparse ? blocks : NULL;
     a.counts = sparse ? counts : NULL;
     a.y = y;
-    a.row_class = rows > 128 ? CLASS_PROMPT : CLASS_DECODE;
+    a.row_class = row_class;
     bench_attend(&a, rows, context, count);
+    if (prompt)
+        return;
     a.early = 1;
     const struct bench_choice choice = {select, a};
     if (sparse)
@@ -528,7 +539,16 @@ static void bench_long(void)
         }
 }
 
-// what: NULL, everything; "attention", "deltanet", "long" or "dense".
+// Rows of prompts that choose, many and few.
+static void bench_sparse(void)
+{
+    static const int rows[] = {2048, 512, 63};
+    for (int r : rows)
+        for (int context = 2048; context <= 32768; context *= 2)
+            bench_cache(r, context, 24, 2, true, r < 512 ? 4 : 1, CLASS_PROMPT);
+}
+
+// what: NULL, everything; "attention", "deltanet", "long", "dense" or "sparse".
 static void bench_all(const char *what)
 {
     bench_warm(500000);
@@ -540,6 +560,8 @@ static void bench_all(const char *what)
         return bench_long();
     if (what && strcmp(what, "dense") == 0)
         return bench_dense();
+    if (what && strcmp(what, "sparse") == 0)
+        return bench_sparse();
     bench_attention();
     if (what)
         return;
@@ -555,8 +577,8 @@ static void bench_all(const char *what)
         bench_cache(rows, 16384, 24, 2, true, 20);
         bench_cache(rows, 8192, 24, 4, false, 20);
     }
-    bench_cache(512, 8192, 24, 2, true, 2);
-    bench_cache(512, 8192, 24, 4, false, 2);
+    bench_cache(512, 8192, 24, 2, true, 2, CLASS_PROMPT);
+    bench_cache(512, 8192, 24, 4, false, 2, CLASS_PROMPT);
     bench_draw(1, 0, 1, 0);
     bench_draw(6, 0, 1, 0);
     bench_draw(6, 0.8f, 0.95f, 20);

@@ -37,6 +37,12 @@ DEVICE uint8_t *wide_align(uint8_t *shared)
     return shared + (-mma_place_of(shared) & (WIDE_ALIGN - 1));
 }
 
+// A number that is the same in all lanes of a warp, where the compiler knows that it is: what follows from it is worked out once a warp.
+DEVICE uint32_t wide_uniform(uint32_t x)
+{
+    return __reduce_max_sync(WHOLE_WARP, x);
+}
+
 #if defined(CUDA_FIBERS)
 template <int DIM> DEVICE float wide_number(const struct wide_tile<DIM> *tile, int32_t row, int32_t dim)
 {
@@ -48,7 +54,8 @@ DEVICE void wide_publish(void)
 {
 }
 
-template <int DIM> DEVICE void wide_scores(const struct wide_tile<DIM> *keys, const struct wide_tile<DIM> *q, float (*c)[4])
+template <int DIM>
+DEVICE void wide_scores_begin(const struct wide_tile<DIM> *keys, const struct wide_tile<DIM> *q, float (*c)[4])
 {
     const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % WIDE_WARPS;
     for (int n = 0; n < DENSE_KEYS; n++)
@@ -60,6 +67,10 @@ template <int DIM> DEVICE void wide_scores(const struct wide_tile<DIM> *keys, co
                     for (int32_t d = k; d < k + 16; d++)
                         c[n][i] += wide_number(q + p, pair, d) * wide_number(keys, key, d);
         }
+}
+
+DEVICE void wide_scores_end(float (*)[4])
+{
 }
 
 template <int DIM>
@@ -91,11 +102,16 @@ DEVICE void wide_publish(void)
 #endif
 }
 
-// What a product reads: rows of 128 bytes, eight of them 1024 bytes. Parts of the dims are 64 rows apart, which counts where dims are columns.
-DEVICE uint64_t wide_source(const void *shared)
+// What a product reads, `offset` bytes behind a place: rows of 128 bytes, eight of them 1024 bytes; parts of the dims are 64 rows apart,
+// which counts where dims are columns. place: wide_source().
+DEVICE uint64_t wide_source_at(uint32_t place, int32_t offset)
 {
-    return (uint64_t)1 << 62 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)(DENSE_TILE * 128 >> 4) << 16 |
-           (__cvta_generic_to_shared(shared) & 0x3ffff) >> 4;
+    const uint32_t high = 1u << 30 | 1024 >> 4;
+    return (uint64_t)high << 32 | (place + (uint32_t)(offset >> 4));
+}
+DEVICE uint32_t wide_source(const void *shared)
+{
+    return (uint32_t)(DENSE_TILE * 128 >> 4) << 16 | (mma_place_of(shared) & 0x3ffff) >> 4;
 }
 
 // Keeps N sums before, and their later uses behind, what comes next.
@@ -111,11 +127,17 @@ DEVICE void wide_fence(void)
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
+DEVICE void wide_commit(void)
+{
+#if WIDE_HERE
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
 // Waits for all products that were asked for.
 DEVICE void wide_wait(void)
 {
 #if WIDE_HERE
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #endif
 }
 
@@ -155,31 +177,38 @@ DEVICE void wide_product_values(float *d, const uint32_t *a, uint64_t b)
 #endif
 }
 
-// Scores of the group's pairs, whose queries are q[0] and q[1], and all keys of a tile: c[n] of keys 8n .. 8n + 7. What c had goes.
-template <int DIM> DEVICE void wide_scores(const struct wide_tile<DIM> *keys, const struct wide_tile<DIM> *q, float (*c)[4])
+// Asks for scores of the group's pairs, whose queries are q[0] and q[1], and all keys of a tile: c[n] of keys 8n .. 8n + 7. What c had goes.
+// Until wide_scores_end() nothing may touch c, nor may anything branch: else the compiler waits for each product.
+template <int DIM>
+DEVICE void wide_scores_begin(const struct wide_tile<DIM> *keys, const struct wide_tile<DIM> *q, float (*c)[4])
 {
-    const uint64_t a = wide_source(q), b = wide_source(keys);
+    const uint32_t a = wide_source(q), b = wide_source(keys);
     float *d = c[0];
     wide_settle<4 * DENSE_KEYS>(d);
     wide_fence();
 #pragma unroll
     for (int k = 0; k < DIM / 16; k++) {
-        const uint64_t at = (uint64_t)(k / 4 * (DENSE_TILE * 128) + k % 4 * 32) >> 4;
+        const int at = k / 4 * (DENSE_TILE * 128) + k % 4 * 32;
         if (k == 0)
-            wide_product_scores<false>(d, a, b);
+            wide_product_scores<false>(d, wide_source_at(a, 0), wide_source_at(b, 0));
         else
-            wide_product_scores<true>(d, a + at, b + at);
-        wide_product_scores<true>(d, a + at + (sizeof *q >> 4), b + at);
+            wide_product_scores<true>(d, wide_source_at(a, at), wide_source_at(b, at));
+        wide_product_scores<true>(d, wide_source_at(a, at + (int)sizeof *q), wide_source_at(b, at));
     }
+    wide_commit();
+}
+
+DEVICE void wide_scores_end(float (*c)[4])
+{
     wide_wait();
-    wide_settle<4 * DENSE_KEYS>(d);
+    wide_settle<4 * DENSE_KEYS>(c[0]);
 }
 
 // Adds a tile's values times weights, a fragment of each part for each 16 positions: out[n] of dims 8n .. 8n + 7.
 template <int DIM>
 DEVICE void wide_values(const struct wide_tile<DIM> *values, uint32_t (*weight)[DENSE_PARTS][4], float (*out)[4])
 {
-    const uint64_t b = wide_source(values);
+    const uint32_t b = wide_source(values);
     wide_settle<DIM / 2>(out[0]);
 #pragma unroll
     for (int k = 0; k < DENSE_STEPS; k++)
@@ -194,7 +223,8 @@ DEVICE void wide_values(const struct wide_tile<DIM> *values, uint32_t (*weight)[
 #pragma unroll
             for (int half = 0; half < DIM / 128; half++)
                 wide_product_values(out[half * 16], weight[k][p],
-                                    b + (uint64_t)((k * 16 * 128 + half * 2 * DENSE_TILE * 128) >> 4));
+                                    wide_source_at(b, k * 16 * 128 + half * 2 * DENSE_TILE * 128));
+    wide_commit();
     wide_wait();
     wide_settle<DIM / 2>(out[0]);
 }

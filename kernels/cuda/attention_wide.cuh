@@ -5,7 +5,8 @@
 //
 // Rows with choices take all tiles of 64 positions that one of the block's rows has a chosen block in, and mask what they did not
 // choose themselves. That costs what the tiles cost, so only rows before WIDE_POSITIONS go here; those behind bring what they chose
-// alone (attention_rows.cuh).
+// alone (attention_rows.cuh). A row's tiles are summed in chunks, whose sums are added in ascending order: where rows are few, a cluster of
+// blocks has a chunk each.
 // Invariant: tiles lie at absolute multiples of 64 positions and ascend. A tile of which a pair has nothing leaves its sums as they
 // are: its weights are 0 and the factor is 1. So no bit depends on the rows that share a block. Which way a row goes follows from its position.
 
@@ -18,7 +19,8 @@
 enum {
     WIDE_POSITIONS = 16384,
     WIDE_SLOTS = 3,  // tiles in shared memory: two at work, one on its way
-    WIDE_CHUNK = 64, // tiles whose choices are found at once
+    WIDE_CHUNK = 64, // tiles that a row's sums are made of, before they are added to those of the chunks before
+    WIDE_PARTS = WIDE_POSITIONS / (WIDE_CHUNK * DENSE_TILE),
     WIDE_ROWS = 12,  // that a block has pairs of, at most, if they have choices
     WIDE_RATIO = 4,  // positions of a block that is chosen: two words of bits are four tiles
     WIDE_BITS = DENSE_TILE / WIDE_RATIO,
@@ -144,7 +146,7 @@ DEVICE uint64_t wide_choices(const struct attention_args *a, const struct dense_
         choice->live[thread / WARP] = any;
     }
     __syncthreads();
-    return all & ((uint64_t)choice->live[1] << 32 | choice->live[0]);
+    return all & ((uint64_t)wide_uniform(choice->live[1]) << 32 | wide_uniform(choice->live[0]));
 }
 
 // Takes scores out of what the lane's pairs did not choose of a tile of the chunk. row: the pairs' rows of the choice.
@@ -181,74 +183,236 @@ DEVICE void wide_weights(const float (*c)[4], uint32_t (*weight)[DENSE_PARTS][4]
             dense_split(c[2 * k + w / 2][w % 2 * 2], c[2 * k + w / 2][w % 2 * 2 + 1], &weight[k][0][w], &weight[k][1][w]);
 }
 
-// Takes the chunk's tiles `live`. Items are keys of a tile, then its values; each has a step, which begins with a barrier and asks for the
-// next one. Groups are a step apart.
+// What is on its way to the slots: the keys of the chunk's first tile, then in turn the keys of the next one and the values of the one before.
+template <int DIM, bool F32, int GROUPS> struct wide_flow {
+    struct wide_tile<DIM> *slots;
+    int64_t value_offset;
+    uint64_t left, key, value; // tiles to be asked for; places of rows of the last two
+    int32_t base, values, to;  // tiles before the chunk; values to be asked for; slot that comes next
+    bool keys;                 // come next
+
+    __device__ __forceinline__ void find(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run)
+    {
+        constexpr int EACH = DENSE_TILE / (GROUPS * WIDE_WARPS);
+        value = key;
+        key = dense_find<DIM, F32, EACH>(a, pairs, &run, base + wide_take(&left));
+    }
+    // Asks for keys or values of the place, for the next slot.
+    __device__ __forceinline__ void ask(uint64_t place, int64_t offset)
+    {
+        constexpr int EACH = DENSE_TILE / (GROUPS * WIDE_WARPS);
+        wide_copy<DIM, F32, EACH>(slots + to, place, offset);
+        __pipeline_commit();
+    }
+    // Waits for what was asked for last, and asks for what comes next.
+    __device__ __forceinline__ void step(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run)
+    {
+        __pipeline_wait_prior(0);
+        wide_publish();
+        __syncthreads();
+        to = to + 1 < WIDE_SLOTS ? to + 1 : 0;
+        if (keys && left) {
+            find(a, pairs, run);
+            ask(key, 0);
+        } else if (!keys && values > 0) {
+            ask(values > 1 ? value : key, value_offset);
+            values--;
+        }
+        keys = !keys;
+    }
+};
+
+// Takes the chunk's tiles `live`. A step begins with a barrier; groups are a step apart. One has the products of the next tile's scores beside
+// the softmax of this one's, the other those of values.
 template <int DIM, bool F32, int GROUPS>
 DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
                      const struct wide_tile<DIM> *q, struct wide_tile<DIM> *slots, const struct wide_choice *choice,
                      const int32_t *row, int32_t chunk, uint64_t live, struct dense_sums *sums, float (*out)[4])
 {
-    constexpr int EACH = DENSE_TILE / (GROUPS * WIDE_WARPS);
-    const int64_t value_offset = dense_value_offset(a);
-    const int32_t group = (int32_t)threadIdx.x / (WIDE_WARPS * WARP), base = chunk * WIDE_CHUNK;
-    const int32_t least = sums->position[0] < sums->position[1] ? sums->position[0] : sums->position[1];
-    uint64_t left = live; // to be asked for
-    uint64_t place = dense_find<DIM, F32, EACH>(a, pairs, &run, base + wide_take(&left));
-    int32_t to = 1, mine = 0;
-    bool values = true; // come next
-    wide_copy<DIM, F32, EACH>(slots, place, 0);
-    __pipeline_commit();
-    auto step = [&](void) {
-        __pipeline_wait_prior(0);
-        wide_publish();
-        __syncthreads();
-        if (values || left) {
-            if (!values)
-                place = dense_find<DIM, F32, EACH>(a, pairs, &run, base + wide_take(&left));
-            wide_copy<DIM, F32, EACH>(slots + to, place, values ? value_offset : 0);
-            __pipeline_commit();
-            to = to + 1 < WIDE_SLOTS ? to + 1 : 0;
-            values = !values;
-        }
-    };
+    const int32_t group = (int32_t)wide_uniform(threadIdx.x / (WIDE_WARPS * WARP)), count = __popcll((long long)live);
+    struct wide_flow<DIM, F32, GROUPS> flow = {slots, dense_value_offset(a), live, 0, 0, chunk * WIDE_CHUNK, count, 0, true};
+    float c[DENSE_KEYS][4] = {};
+    int32_t slot = 0;
     auto next = [&](void) {
-        const struct wide_tile<DIM> *slot = slots + mine;
-        mine = mine + 1 < WIDE_SLOTS ? mine + 1 : 0;
-        return slot;
+        const struct wide_tile<DIM> *tile = slots + slot;
+        slot = slot + 1 < WIDE_SLOTS ? slot + 1 : 0;
+        return tile;
     };
+    flow.find(a, pairs, run);
+    flow.ask(flow.key, 0);
     if (group > 0)
-        step();
+        flow.step(a, pairs, run);
+    flow.step(a, pairs, run);
+    wide_scores_begin<DIM>(next(), q, c);
+    wide_scores_end(c);
 #pragma unroll 1
-    while (live) {
-        const int32_t tile = wide_take(&live), first = (base + tile) * DENSE_TILE;
-        float c[DENSE_KEYS][4], keep[2];
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t tile = wide_take(&live);
+        float ahead[DENSE_KEYS][4], keep[2];
         uint32_t weight[DENSE_STEPS][DENSE_PARTS][4];
-        step();
-        wide_scores<DIM>(next(), q, c);
-        step();
+        flow.step(a, pairs, run);
+        wide_scores_begin<DIM>(next(), q, ahead); // behind the last tile: of nothing that is used
         if (a->counts)
             wide_mask(choice, row, tile, c);
-        if (__any_sync(WHOLE_WARP, first + DENSE_TILE > least + 1))
-            dense_mask<DENSE_KEYS>(sums, c, first);
-        if (dense_softmax(sums, c, keep))
-            dense_keep<DIM / 8>(out, keep);
+        dense_mask<DENSE_KEYS>(sums, c, (flow.base + tile) * DENSE_TILE);
+        const bool changed = dense_softmax(sums, c, keep);
         wide_weights(c, weight);
+        wide_scores_end(ahead);
+        flow.step(a, pairs, run);
+        if (changed)
+            dense_keep<DIM / 8>(out, keep);
         wide_values<DIM>(next(), weight, out);
+#pragma unroll
+        for (int n = 0; n < DENSE_KEYS; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                c[n][e] = ahead[n][e];
     }
     if (group < GROUPS - 1)
-        step();
+        flow.step(a, pairs, run);
 }
 
-// The rows of a run that go here: those before WIDE_POSITIONS, if they have choices.
+// ---- chunks of a row -------------------------------------------------------------------------------------------------------------
+
+// How sums of a pair and those of another of its chunks are added: out * keep + other * weight, or one of them as it is, if the pair has
+// nothing of the other chunk.
+struct wide_join {
+    float keep, weight;
+    bool old, fresh; // there are any
+};
+
+DEVICE float wide_added(const struct wide_join &join, float out, float other)
+{
+    return !join.fresh ? out : !join.old ? other : fmaf(other, join.weight, f_mul(out, join.keep));
+}
+
+// Adds the other's maximum and total.
+DEVICE struct wide_join wide_joined(float *top, float *total, float other_top, float other_total)
+{
+    const float most = fmaxf(*top, other_top), base = most == -INFINITY ? 0.0f : most;
+    const struct wide_join join = {dense_exp2(__fadd_rn(*top, -base)), dense_exp2(__fadd_rn(other_top, -base)),
+                                   *top != -INFINITY, other_top != -INFINITY};
+    *top = most;
+    *total = wide_added(join, *total, other_total);
+    return join;
+}
+
+// Where the lane's pair g + 8 h of sixteen from `first` on has its first two outputs.
+template <int DIM>
+DEVICE float *wide_output(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first, int32_t h)
+{
+    const int32_t lane = threadIdx.x % WARP, p = first + lane / 4 + 8 * h, row = p / pairs->share;
+    return a->y + (int64_t)row * a->ldy + (int64_t)(pairs->kv_head * pairs->share + p - row * pairs->share) * DIM + lane % 4 * 2;
+}
+
+// Leaves what the run's pairs have so far in their places of y, and begins anew.
+template <int DIM>
+DEVICE void wide_leave(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first,
+                       struct dense_sums *sums, float (*out)[4])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (sums->position[h] < 0)
+            continue;
+        float *y = wide_output<DIM>(a, pairs, first, h);
+        sums->top[h] = -INFINITY;
+        sums->total[h] = 0;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+            *reinterpret_cast<float2 *>(y + n * 8) = {out[n][2 * h], out[n][2 * h + 1]};
+            out[n][2 * h] = out[n][2 * h + 1] = 0;
+        }
+    }
+}
+
+// Adds the chunk's sums to those that were left; before: their maxima and totals.
+template <int DIM>
+DEVICE void wide_return(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first,
+                        const struct dense_sums *before, struct dense_sums *sums, float (*out)[4])
+{
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if (sums->position[h] < 0)
+            continue;
+        const float *y = wide_output<DIM>(a, pairs, first, h);
+        float top = before->top[h], total = before->total[h];
+        const struct wide_join join = wide_joined(&top, &total, sums->top[h], sums->total[h]);
+        sums->top[h] = top;
+        sums->total[h] = total;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+            const float2 was = *reinterpret_cast<const float2 *>(y + n * 8);
+            out[n][2 * h] = wide_added(join, was.x, out[n][2 * h]);
+            out[n][2 * h + 1] = wide_added(join, was.y, out[n][2 * h + 1]);
+        }
+    }
+}
+
+// What a block of a cluster has of a chunk, for the others.
+template <int DIM> struct wide_part {
+    float out[WIDE_PAIRS][DIM + 8], top[WIDE_PAIRS], total[WIDE_PAIRS][4];
+};
+
+// Adds the blocks' chunks, in order. Each writes sixteen pairs, each of its warps a share of the dims.
+template <int DIM>
+DEVICE void wide_merge(const struct attention_args *a, const struct dense_pairs *pairs, struct wide_part<DIM> *part,
+                       const struct dense_sums *own, const float (*out)[4])
+{
+    constexpr int WIDTH = DIM / WIDE_WARPS;
+    const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    const int32_t rank = (int32_t)blockIdx.x % WIDE_PARTS, mine = rank * DENSE_PAIRS, dim = warp * WIDTH + t * 2;
+    __syncthreads(); // nobody reads the tiles any more
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int32_t p = warp * DENSE_PAIRS + g + 8 * h;
+        part->top[p] = own->top[h];
+        part->total[p][t] = own->total[h];
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+            *reinterpret_cast<float2 *>(&part->out[p][n * 8 + t * 2]) = {out[n][2 * h], out[n][2 * h + 1]};
+    }
+    cluster_sync();
+    struct dense_sums sums = dense_none();
+    float sum[WIDTH / 8][4] = {};
+    for (int32_t i = 0; i < WIDE_PARTS; i++) {
+        const struct wide_part<DIM> *other = cluster_map(part, (unsigned)i);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int32_t p = mine + g + 8 * h;
+            const struct wide_join join = wide_joined(&sums.top[h], &sums.total[h], other->top[p], other->total[p][t]);
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++) {
+                const float2 x = *reinterpret_cast<const float2 *>(&other->out[p][dim + n * 8]);
+                sum[n][2 * h] = wide_added(join, sum[n][2 * h], x.x);
+                sum[n][2 * h + 1] = wide_added(join, sum[n][2 * h + 1], x.y);
+            }
+        }
+    }
+    dense_write<DIM, WIDTH>(a, pairs, pairs->first + mine, warp * WIDTH, &sums, sum);
+    cluster_sync();
+}
+
+// ---- the kernel ----------------------------------------------------------------------------------------------------------------
+
+// The rows of a run that go here: those before WIDE_POSITIONS.
 DEVICE struct dense_run wide_rows(const struct attention_args *a, struct dense_run run)
 {
-    while (a->counts && run.to > run.from && a->pass->position[run.to - 1] >= WIDE_POSITIONS)
+    while (run.to > run.from && a->pass->position[run.to - 1] >= WIDE_POSITIONS)
         run.to--;
     run.count = run.to > run.from ? a->pass->position[run.to - 1] + 1 : 0;
     return run;
 }
 
-template <int DIM, bool F32, int GROUPS>
+// The block's pairs, as dense_pairs_of(); PARTS neighbouring blocks have the same ones.
+template <int PAIRS, int PARTS> DEVICE struct dense_pairs wide_pairs_of(const struct attention_args *a)
+{
+    const int32_t kv_heads = a->layout.kv_heads, share = a->heads / kv_heads, own = (int32_t)blockIdx.x / PARTS;
+    const int32_t block = (int32_t)gridDim.x / PARTS / kv_heads - 1 - own / kv_heads;
+    return {own % kv_heads, share, block * PAIRS, a->pass->rows * share};
+}
+
+// PARTS: blocks of a cluster, which have a chunk each; 1: a block has all chunks one after the other.
+template <int DIM, bool F32, int GROUPS, int PARTS>
 __global__ void __launch_bounds__(GROUPS *WIDE_WARPS *WARP, 1)
     attention_wide_kernel(const __grid_constant__ struct attention_args a)
 {
@@ -257,10 +421,10 @@ __global__ void __launch_bounds__(GROUPS *WIDE_WARPS *WARP, 1)
     struct wide_tile<DIM> *q = reinterpret_cast<struct wide_tile<DIM> *>(wide_align(room)),
                           *slots = q + GROUPS * DENSE_PARTS;
     struct wide_choice *choice = reinterpret_cast<struct wide_choice *>(slots + WIDE_SLOTS);
-    const int32_t warp = (int32_t)threadIdx.x / WARP;
+    const int32_t warp = (int32_t)threadIdx.x / WARP, group = (int32_t)wide_uniform(threadIdx.x / (WIDE_WARPS * WARP));
     pdl_wait();
     pdl_trigger();
-    const struct dense_pairs pairs = dense_pairs_of<PAIRS>(&a);
+    const struct dense_pairs pairs = wide_pairs_of<PAIRS, PARTS>(&a);
     if (pairs.first >= pairs.all)
         return;
     const int32_t first = pairs.first + warp * DENSE_PAIRS, begin = pairs.first / pairs.share,
@@ -268,18 +432,29 @@ __global__ void __launch_bounds__(GROUPS *WIDE_WARPS *WARP, 1)
     const int32_t row[2] = {own / pairs.share - begin, (own + 8) / pairs.share - begin};
     struct dense_sums sums = dense_none();
     float out[DIM / 8][4] = {};
-    q += warp / WIDE_WARPS * DENSE_PARTS;
+    q += group * DENSE_PARTS;
     wide_queries<DIM>(&a, &pairs, first, q);
     dense_runs<PAIRS>(&a, &pairs, [&](const struct dense_run &whole) {
         const struct dense_run run = wide_rows(&a, whole);
+        const int32_t chunks = (dense_tiles(run) + WIDE_CHUNK - 1) / WIDE_CHUNK;
         dense_positions(&a, &pairs, &run, first, &sums);
-        for (int32_t chunk = 0; chunk * WIDE_CHUNK < dense_tiles(run); chunk++) {
+        for (int32_t chunk = PARTS > 1 ? (int32_t)blockIdx.x % PARTS : 0, done = 0; chunk < chunks; chunk += PARTS) {
             const uint64_t live = wide_choices<THREADS>(&a, &pairs, run, choice, chunk);
-            if (live)
-                wide_run<DIM, F32, GROUPS>(&a, &pairs, run, q, slots, choice, row, chunk, live, &sums, out);
+            if (!live)
+                continue;
+            const struct dense_sums before = sums;
+            if (PARTS == 1 && done)
+                wide_leave<DIM>(&a, &pairs, first, &sums, out);
+            wide_run<DIM, F32, GROUPS>(&a, &pairs, run, q, slots, choice, row, chunk, live, &sums, out);
+            if (PARTS == 1 && done)
+                wide_return<DIM>(&a, &pairs, first, &before, &sums, out);
+            done = 1;
         }
     });
-    dense_write<DIM, DIM>(&a, &pairs, first, 0, &sums, out);
+    if constexpr (PARTS > 1)
+        wide_merge<DIM>(&a, &pairs, reinterpret_cast<struct wide_part<DIM> *>(slots), &sums, out);
+    else
+        dense_write<DIM, DIM>(&a, &pairs, first, 0, &sums, out);
 }
 
 // ---- launches ------------------------------------------------------------------------------------------------------------------
@@ -299,21 +474,23 @@ static inline bool attention_wide_fits(const struct attention_args *a)
 #endif
 }
 
-template <int DIM, bool F32, int GROUPS>
+template <int DIM, bool F32, int GROUPS, int PARTS>
 static cudaError_t wide_launch(cudaStream_t stream, const struct attention_args *a, int rows)
 {
-    return launch(stream, (unsigned)dense_blocks(a, rows, GROUPS * WIDE_PAIRS), GROUPS * WIDE_WARPS * WARP,
-                  wide_bytes<DIM, GROUPS>(), attention_wide_kernel<DIM, F32, GROUPS>, *a);
+    return launch_cluster(stream, dim3((unsigned)(PARTS * dense_blocks(a, rows, GROUPS * WIDE_PAIRS))),
+                          GROUPS * WIDE_WARPS * WARP, wide_bytes<DIM, GROUPS>(), PARTS,
+                          attention_wide_kernel<DIM, F32, GROUPS, PARTS>, *a);
 }
 
-// Takes what is soonest done for so many rows.
+// Takes what is soonest done for so many rows: few have their chunks beside each other.
 template <int DIM, bool F32>
 static cudaError_t wide_choose(cudaStream_t stream, const struct attention_args *a, int rows)
 {
-    enum { ONE_COST = 5, TWO_COST = 8 }; // of a tile
-    return dense_cost(a, rows, WIDE_PAIRS, ONE_COST) < dense_cost(a, rows, 2 * WIDE_PAIRS, TWO_COST)
-               ? wide_launch<DIM, F32, 1>(stream, a, rows)
-               : wide_launch<DIM, F32, 2>(stream, a, rows);
+    enum { ONE_COST = 5, TWO_COST = 8, CHUNKS = 2 }; // of a tile; chunks of a row about the middle
+    const int64_t beside = (WIDE_PARTS * dense_blocks(a, rows, WIDE_PAIRS) + multiprocessors() - 1) / multiprocessors() * ONE_COST;
+    return beside < CHUNKS * dense_cost(a, rows, 2 * WIDE_PAIRS, TWO_COST)
+               ? wide_launch<DIM, F32, 1, WIDE_PARTS>(stream, a, rows)
+               : wide_launch<DIM, F32, 2, 1>(stream, a, rows);
 }
 
 static cudaError_t attention_wide(cudaStream_t stream, const struct attention_args *a, int rows)

@@ -13,7 +13,7 @@ OPS    := $(filter $(OPS),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
 CPU    := norm streams ngram recurrent mamba attention index moe control
 HEADS  := $(wildcard kernels/cuda/*.cuh kernels/cpu/*.h tests/cuda_ops_*.cuh tests/cuda_fake/*.h)
 CPU_O  := $(if $(COMMON),$(CPU:%=$(COMMON)/portable/kernels/cpu/%.o) $(COMMON)/kernels/cpu/layout_row.o,$(CPU:%=$(B)/cpu/%.o) $(B)/cpu/layout_row.o)
-NFLAGS := -std=c++17 -O3 -I. -Ibuild/common -fmad=false $(GENCODE) -Xcompiler -Wall,-Wextra,-fno-strict-aliasing
+NFLAGS := -std=c++17 -O3 -I. -Ibuild/common -fmad=false $(GENCODE) -Xcompiler -Wall,-Wextra,-fno-strict-aliasing $(if $(findstring 90a,$(GENCODE)),-DWITH_WGMMA -DONLY_WGMMA)
 HFLAGS := -std=gnu++17 -O1 -g -fno-strict-aliasing -I. -Ibuild/common -Itests/cuda_fake -DCUDA_EMULATION -Wno-unknown-pragmas -ffp-contract=off
 
 gpu: $(B)/cuda_ops_test

@@ -519,6 +519,10 @@ static inline int __ffsll(long long x)
 {
     return __builtin_ffsll(x);
 }
+static inline int __popcll(long long x)
+{
+    return __builtin_popcountll((unsigned long long)x);
+}
 static inline int __clzll(long long x)
 {
     return x ? __builtin_clzll((unsigned long long)x) : 64;
