@@ -57,7 +57,7 @@ static uint8_t *sparse_row(const struct sparse_rig *t, int32_t l, int32_t positi
 
 static struct sparse_rig sparse_open(const struct dense_shape &s, int32_t page, bool descend)
 {
-    static const int32_t runs[][3] = {{0, 62, 3}, {0, 4090, 9}, {0, 16379, 9}, {1, 158, 2}, {1, 189, 5}};
+    static const int32_t runs[][3] = {{0, 62, 3}, {0, 2043, 9}, {0, 8187, 9}, {1, 158, 2}, {1, 189, 5}};
     struct sparse_rig t = {};
     rig_reset();
     struct attention_args &a = t.args;

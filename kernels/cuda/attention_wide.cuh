@@ -17,9 +17,9 @@
 #include "kernels/cuda/attention_wgmma.cuh"
 
 enum {
-    WIDE_POSITIONS = 16384,
+    WIDE_POSITIONS = 8192,
     WIDE_SLOTS = 3,  // tiles in shared memory: two at work, one on its way
-    WIDE_CHUNK = 64, // tiles that a row's sums are made of, before they are added to those of the chunks before
+    WIDE_CHUNK = 32, // tiles that a row's sums are made of, before they are added to those of the chunks before
     WIDE_PARTS = WIDE_POSITIONS / (WIDE_CHUNK * DENSE_TILE),
     WIDE_ROWS = 12,  // that a block has pairs of, at most, if they have choices
     WIDE_RATIO = 4,  // positions of a block that is chosen: two words of bits are four tiles
@@ -29,7 +29,7 @@ enum {
 // What the block's rows chose of a chunk: bit b % 32 of word b / 32 is block b. live: tiles of which a row chose something.
 struct wide_choice {
     uint32_t word[WIDE_ROWS][WIDE_CHUNK * WIDE_BITS / 32];
-    uint32_t live[WIDE_CHUNK / 32];
+    uint32_t live;
 };
 
 template <int DIM, int GROUPS> static constexpr size_t wide_bytes(void)
@@ -39,12 +39,12 @@ template <int DIM, int GROUPS> static constexpr size_t wide_bytes(void)
 
 // ---- copies --------------------------------------------------------------------------------------------------------------------
 
-// Asks for the warp's EACH rows of a tile; `offset` is that of values behind keys.
+// Asks for EACH rows of a tile, by a warp of a group; `offset` is that of values behind keys.
 template <int DIM, bool F32, int EACH> DEVICE void wide_copy(struct wide_tile<DIM> *to, uint64_t place, int64_t offset)
 {
     constexpr int PIECES = DIM / DENSE_PIECE;
-    const int32_t thread = dense_opaque((int32_t)threadIdx.x), lane = thread % WARP, first = thread / WARP * EACH,
-                  piece = lane % PIECES;
+    const int32_t thread = dense_opaque((int32_t)threadIdx.x), lane = thread % WARP, piece = lane % PIECES,
+                  first = thread / WARP % WIDE_WARPS * EACH;
 #pragma unroll
     for (int n = 0; n < EACH * PIECES / WARP; n++) {
         const int32_t row = n * WARP / PIECES + lane / PIECES;
@@ -56,6 +56,18 @@ template <int DIM, bool F32, int EACH> DEVICE void wide_copy(struct wide_tile<DI
         else
             __pipeline_memcpy_async(into, from + piece * 16, 16);
     }
+}
+
+// Where the lane's key of the tile lies, of a group's warps, as dense_find().
+template <int DIM, bool F32>
+DEVICE uint64_t wide_find(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
+                          int32_t tile)
+{
+    constexpr int EACH = DENSE_TILE / WIDE_WARPS;
+    const int32_t row = (int32_t)threadIdx.x / WARP % WIDE_WARPS * EACH + (int32_t)threadIdx.x % EACH,
+                  at = tile * DENSE_TILE + row, i = at < run.count ? at : run.count - 1;
+    return (uint64_t)(uintptr_t)(kv_row(&a->lanes, &a->layout, run.table, KV_KEYS, i, 1) +
+                                 (F32 ? 4 : 2) * pairs->kv_head * DIM);
 }
 
 // Queries of the warp's sixteen pairs of its group, in parts, scaled as in dense_load_queries().
@@ -116,12 +128,12 @@ DEVICE void wide_mark(const struct attention_args *a, uint32_t *word, int32_t r,
 
 // Finds what the run's rows chose of a chunk. Returns its tiles of which one of them has something.
 template <int THREADS>
-DEVICE uint64_t wide_choices(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
+DEVICE uint32_t wide_choices(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
                              struct wide_choice *choice, int32_t chunk)
 {
     constexpr int WORDS = WIDE_CHUNK * WIDE_BITS / 32;
     const int32_t left = dense_tiles(run) - chunk * WIDE_CHUNK, thread = threadIdx.x;
-    const uint64_t all = left < WIDE_CHUNK ? ((uint64_t)1 << left) - 1 : ~(uint64_t)0;
+    const uint32_t all = left < WIDE_CHUNK ? (1u << left) - 1 : ~0u;
     __syncthreads(); // nobody reads the tiles and the choices of the chunk before
     if (!a->counts)
         return all;
@@ -137,16 +149,17 @@ DEVICE uint64_t wide_choices(const struct attention_args *a, const struct dense_
             wide_mark(a, choice->word[r - first], r, i % each * 4, chunk * WIDE_CHUNK * WIDE_BITS);
     }
     __syncthreads();
-    if (thread < WIDE_CHUNK) {
+    static_assert((int)WIDE_CHUNK == (int)WARP, "a lane a tile");
+    if (thread < WARP) {
         uint32_t any = 0;
 #pragma unroll
         for (int r = 0; r < WIDE_ROWS; r++)
             any |= choice->word[r][thread / 2] >> thread % 2 * WIDE_BITS;
         any = __ballot_sync(WHOLE_WARP, (any & ((1u << WIDE_BITS) - 1)) != 0);
-        choice->live[thread / WARP] = any;
+        choice->live = any;
     }
     __syncthreads();
-    return all & ((uint64_t)wide_uniform(choice->live[1]) << 32 | wide_uniform(choice->live[0]));
+    return all & wide_uniform(choice->live);
 }
 
 // Takes scores out of what the lane's pairs did not choose of a tile of the chunk. row: the pairs' rows of the choice.
@@ -166,9 +179,9 @@ DEVICE void wide_mask(const struct wide_choice *choice, const int32_t *row, int3
 // ---- a chunk -------------------------------------------------------------------------------------------------------------------
 
 // Takes a tile's number out of those that are left.
-DEVICE int32_t wide_take(uint64_t *left)
+DEVICE int32_t wide_take(uint32_t *left)
 {
-    const int32_t tile = __ffsll((long long)*left) - 1;
+    const int32_t tile = __ffs((int32_t)*left) - 1;
     *left &= *left - 1;
     return tile;
 }
@@ -183,54 +196,55 @@ DEVICE void wide_weights(const float (*c)[4], uint32_t (*weight)[DENSE_PARTS][4]
             dense_split(c[2 * k + w / 2][w % 2 * 2], c[2 * k + w / 2][w % 2 * 2 + 1], &weight[k][0][w], &weight[k][1][w]);
 }
 
-// What is on its way to the slots: the keys of the chunk's first tile, then in turn the keys of the next one and the values of the one before.
-template <int DIM, bool F32, int GROUPS> struct wide_flow {
-    struct wide_tile<DIM> *slots;
-    int64_t value_offset;
-    uint64_t left, key, value; // tiles to be asked for; places of rows of the last two
-    int32_t base, values, to;  // tiles before the chunk; values to be asked for; slot that comes next
-    bool keys;                 // come next
+// Copies of the keys, or of the values, of a chunk's tiles, one after the other, by a group of warps. Items lie in the slots in turn: keys of tile
+// 0, keys of tile 1, values of tile 0, keys of tile 2, values of tile 1 and so on.
+template <int DIM, bool F32> struct wide_flow {
+    enum { EACH = DENSE_TILE / WIDE_WARPS };
+    uint64_t place; // of the warp's rows of the tile that comes next
+    uint32_t left;  // tiles behind it
+    int32_t base, count, slot; // tiles before the chunk; tiles to be asked for; where the next one lies
+    int64_t offset;            // behind keys
 
-    __device__ __forceinline__ void find(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run)
+    __device__ __forceinline__ void find(const struct attention_args *a, const struct dense_pairs *pairs,
+                                         const struct dense_run &run)
     {
-        constexpr int EACH = DENSE_TILE / (GROUPS * WIDE_WARPS);
-        value = key;
-        key = dense_find<DIM, F32, EACH>(a, pairs, &run, base + wide_take(&left));
+        if (left)
+            place = wide_find<DIM, F32>(a, pairs, run, base + wide_take(&left));
     }
-    // Asks for keys or values of the place, for the next slot.
-    __device__ __forceinline__ void ask(uint64_t place, int64_t offset)
+    // Asks for the next tile, if there is one; the one behind it lies `step` slots on.
+    __device__ __forceinline__ void ask(const struct attention_args *a, const struct dense_pairs *pairs,
+                                        const struct dense_run &run, struct wide_tile<DIM> *slots, int32_t step)
     {
-        constexpr int EACH = DENSE_TILE / (GROUPS * WIDE_WARPS);
-        wide_copy<DIM, F32, EACH>(slots + to, place, offset);
-        __pipeline_commit();
-    }
-    // Waits for what was asked for last, and asks for what comes next.
-    __device__ __forceinline__ void step(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run)
-    {
-        __pipeline_wait_prior(0);
-        wide_publish();
-        __syncthreads();
-        to = to + 1 < WIDE_SLOTS ? to + 1 : 0;
-        if (keys && left) {
-            find(a, pairs, run);
-            ask(key, 0);
-        } else if (!keys && values > 0) {
-            ask(values > 1 ? value : key, value_offset);
-            values--;
+        if (count > 0) {
+            wide_copy<DIM, F32, EACH>(slots + slot, place, offset);
+            find(a, pairs, run); // its address is there when it is needed
         }
-        keys = !keys;
+        __pipeline_commit();
+        slot = (slot + step) % WIDE_SLOTS;
+        count--;
     }
 };
 
-// Takes the chunk's tiles `live`. A step begins with a barrier; groups are a step apart. One has the products of the next tile's scores beside
-// the softmax of this one's, the other those of values.
+// Begins a step: what was asked for in the one before has come.
+DEVICE void wide_step(void)
+{
+    __pipeline_wait_prior(0);
+    wide_publish();
+    __syncthreads();
+}
+
+// Takes the chunk's tiles `live`. Groups are a step apart: one has the products of the next tile's scores, and this one's softmax beside them, the
+// other those of values, before which it asks for the item of the next step: the first group for keys, the second one for values.
 template <int DIM, bool F32, int GROUPS>
 DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
                      const struct wide_tile<DIM> *q, struct wide_tile<DIM> *slots, const struct wide_choice *choice,
-                     const int32_t *row, int32_t chunk, uint64_t live, struct dense_sums *sums, float (*out)[4])
+                     const int32_t *row, int32_t chunk, uint32_t live, struct dense_sums *sums, float (*out)[4])
 {
-    const int32_t group = (int32_t)wide_uniform(threadIdx.x / (WIDE_WARPS * WARP)), count = __popcll((long long)live);
-    struct wide_flow<DIM, F32, GROUPS> flow = {slots, dense_value_offset(a), live, 0, 0, chunk * WIDE_CHUNK, count, 0, true};
+    const int32_t group = (int32_t)wide_uniform(threadIdx.x / (WIDE_WARPS * WARP)), count = __popc(live);
+    const int32_t base = chunk * WIDE_CHUNK;
+    // The group's own copies; a single group has values to itself too.
+    struct wide_flow<DIM, F32> flow = {0, live, base, count, group ? 2 : 0, group ? dense_value_offset(a) : 0},
+                               values = {0, live, base, count, 2, dense_value_offset(a)};
     float c[DENSE_KEYS][4] = {};
     int32_t slot = 0;
     auto next = [&](void) {
@@ -239,10 +253,17 @@ DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *p
         return tile;
     };
     flow.find(a, pairs, run);
-    flow.ask(flow.key, 0);
+    if (GROUPS == 1)
+        values.find(a, pairs, run);
+    if (group == 0) {
+        flow.ask(a, pairs, run, slots, 1);
+        flow.ask(a, pairs, run, slots, 2);
+    } else {
+        wide_step();
+    }
+    wide_step();
     if (group > 0)
-        flow.step(a, pairs, run);
-    flow.step(a, pairs, run);
+        flow.ask(a, pairs, run, slots, 2);
     wide_scores_begin<DIM>(next(), q, c);
     wide_scores_end(c);
 #pragma unroll 1
@@ -250,15 +271,18 @@ DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *p
         const int32_t tile = wide_take(&live);
         float ahead[DENSE_KEYS][4], keep[2];
         uint32_t weight[DENSE_STEPS][DENSE_PARTS][4];
-        flow.step(a, pairs, run);
+        wide_step();
+        if (GROUPS == 1)
+            values.ask(a, pairs, run, slots, 2);
         wide_scores_begin<DIM>(next(), q, ahead); // behind the last tile: of nothing that is used
         if (a->counts)
             wide_mask(choice, row, tile, c);
-        dense_mask<DENSE_KEYS>(sums, c, (flow.base + tile) * DENSE_TILE);
+        dense_mask<DENSE_KEYS>(sums, c, (base + tile) * DENSE_TILE);
         const bool changed = dense_softmax(sums, c, keep);
-        wide_weights(c, weight);
         wide_scores_end(ahead);
-        flow.step(a, pairs, run);
+        wide_step();
+        flow.ask(a, pairs, run, slots, 2);
+        wide_weights(c, weight); // here, so that both halves of a step take about as long
         if (changed)
             dense_keep<DIM / 8>(out, keep);
         wide_values<DIM>(next(), weight, out);
@@ -269,7 +293,7 @@ DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *p
                 c[n][e] = ahead[n][e];
     }
     if (group < GROUPS - 1)
-        flow.step(a, pairs, run);
+        wide_step();
 }
 
 // ---- chunks of a row -------------------------------------------------------------------------------------------------------------
@@ -439,7 +463,7 @@ __global__ void __launch_bounds__(GROUPS *WIDE_WARPS *WARP, 1)
         const int32_t chunks = (dense_tiles(run) + WIDE_CHUNK - 1) / WIDE_CHUNK;
         dense_positions(&a, &pairs, &run, first, &sums);
         for (int32_t chunk = PARTS > 1 ? (int32_t)blockIdx.x % PARTS : 0, done = 0; chunk < chunks; chunk += PARTS) {
-            const uint64_t live = wide_choices<THREADS>(&a, &pairs, run, choice, chunk);
+            const uint32_t live = wide_choices<THREADS>(&a, &pairs, run, choice, chunk);
             if (!live)
                 continue;
             const struct dense_sums before = sums;
