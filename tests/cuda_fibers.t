@@ -72,6 +72,7 @@ select|0|A=|cuda_ops_host select
 long rows|0|A=|cuda_ops_host long
 dense rows of prompts, a warp as far as it can|0|FAKE_ORDER=warps|cuda_ops_host dense
 dense rows of prompts, last threads first, on a card with the least room|0|FAKE_ORDER=down FAKE_ROOM=99 FAKE_MAJOR=8|cuda_ops_host dense
+prompt rows that choose, a warp as far as it can|0|FAKE_ORDER=warps|cuda_ops_host sparse
 select, where scores have little room|0|FAKE_ROOM=6|cuda_ops_host select
 select, the same without clusters|0|FAKE_ROOM=6 FAKE_MAJOR=8|cuda_ops_host select
 rows, last threads first|0|FAKE_ORDER=down|cuda_ops_host rows
@@ -86,6 +87,7 @@ draws, on a card with the least room and without clusters|0|FAKE_ROOM=99 FAKE_MA
 red: matrix kernels without barriers are found|1|EMULATED_BARRIERS=lost|matrix_host 8
 red: ops without barriers are found|1|FAKE_BARRIERS=lost|cuda_ops_host rows
 red: dense rows without barriers are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host dense
+red: prompt rows that choose, without barriers, are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host sparse
 red: tiles that ask for more room than a card has are found|1|EMULATED_SHARED=80000|matrix_host 13
 red: draws that ask for more room than a card has are found|1|FAKE_ROOM=90 FAKE_MAJOR=8|cuda_ops_host draws
 END

@@ -454,8 +454,7 @@ static void bench_cache(int rows, int context, int heads, int kv_heads, bool spa
     push_all();
     struct kv_append_args append = {p, lanes, kv, 512, 512, 128, q, q, iq};
     struct index_pool_args pool = {p, lanes, kv, 4, 64, 1e-6f, w, w};
-    struct index_select_args select = {p,  lanes,  kv,     4,    4, 512, 512,
-                                       iq, blocks, counts, NULL, CLASS_DECODE};
+    struct index_select_args select = {p, lanes, kv, 4, 4, 512, 512, iq, blocks, counts, NULL, CLASS_DECODE};
     if (sparse && prompt) {
         char name[64];
         snprintf(name, sizeof name, "index_select at %d, as of decode rows", context);

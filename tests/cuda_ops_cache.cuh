@@ -123,7 +123,7 @@ static void cache_ops(struct cache_rig *c, bool device, int capacity)
     struct kv_append_args append = {c->pass, c->lanes, c->layout, kw, kw, s->index_dim, c->k, c->v, c->index};
     struct index_pool_args pool = {c->pass, c->lanes, c->layout, RATIO, s->rotary, 1e-6f, c->w, c->frequency};
     struct index_select_args select = {c->pass, c->lanes, c->layout, s->index_heads, RATIO, s->keep,
-                                       iw,      c->iq,    c->blocks, c->counts,      NULL, s->row_class};
+                                       iw,      c->iq,    c->blocks, c->counts,      NULL,  s->row_class};
     struct attention_args attend = {};
     attend.pass = c->pass;
     attend.lanes = c->lanes;

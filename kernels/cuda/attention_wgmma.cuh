@@ -62,10 +62,14 @@ DEVICE void wide_scores_begin(const struct wide_tile<DIM> *keys, const struct wi
         for (int i = 0; i < 4; i++) {
             const int32_t pair = warp * 16 + lane / 4 + i / 2 * 8, key = n * 8 + lane % 4 * 2 + i % 2;
             c[n][i] = 0;
-            for (int32_t k = 0; k < DIM; k += 16)
-                for (int p = 0; p < DENSE_PARTS; p++)
-                    for (int32_t d = k; d < k + 16; d++)
-                        c[n][i] += wide_number(q + p, pair, d) * wide_number(keys, key, d);
+            for (int32_t piece = 0; piece < DIM / DENSE_PIECE * DENSE_PARTS;
+                 piece++) { // two of high parts, the same two of low ones
+                const int32_t at = piece / 4 * 2 + piece % 2, part = piece / 2 % 2;
+                const uint16_t *x = wide_place<DIM>(const_cast<struct wide_tile<DIM> *>(q + part), pair, at),
+                               *y = wide_place<DIM>(const_cast<struct wide_tile<DIM> *>(keys), key, at);
+                for (int d = 0; d < DENSE_PIECE; d++)
+                    c[n][i] += __uint_as_float((uint32_t)x[d] << 16) * __uint_as_float((uint32_t)y[d] << 16);
+            }
         }
 }
 

@@ -21,8 +21,8 @@ enum {
     WIDE_SLOTS = 3,  // tiles in shared memory: two at work, one on its way
     WIDE_CHUNK = 32, // tiles that a row's sums are made of, before they are added to those of the chunks before
     WIDE_PARTS = WIDE_POSITIONS / (WIDE_CHUNK * DENSE_TILE),
-    WIDE_ROWS = 12,  // that a block has pairs of, at most, if they have choices
-    WIDE_RATIO = 4,  // positions of a block that is chosen: two words of bits are four tiles
+    WIDE_ROWS = 12, // that a block has pairs of, at most, if they have choices
+    WIDE_RATIO = 4, // positions of a block that is chosen: two words of bits are four tiles
     WIDE_BITS = DENSE_TILE / WIDE_RATIO,
 };
 
@@ -34,7 +34,8 @@ struct wide_choice {
 
 template <int DIM, int GROUPS> static constexpr size_t wide_bytes(void)
 {
-    return (GROUPS * DENSE_PARTS + WIDE_SLOTS) * sizeof(struct wide_tile<DIM>) + sizeof(struct wide_choice) + WIDE_ALIGN;
+    return (GROUPS * DENSE_PARTS + WIDE_SLOTS) * sizeof(struct wide_tile<DIM>) + sizeof(struct wide_choice) +
+           WIDE_ALIGN;
 }
 
 // ---- copies --------------------------------------------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ DEVICE void wide_queries(const struct attention_args *a, const struct dense_pair
     constexpr int PIECES = DIM / DENSE_PIECE;
     const float scale = f_mul(a->scale, 1.44269504f);
     const int32_t lane = threadIdx.x % WARP, row = (int32_t)threadIdx.x / WARP % WIDE_WARPS * DENSE_PAIRS;
-#pragma unroll 2
+#pragma unroll 8
     for (int32_t i = lane; i < DENSE_PAIRS * PIECES; i += WARP) {
         const int32_t pair = i / PIECES, piece = i % PIECES, p = first + pair, r = p / pairs->share,
                       head = pairs->kv_head * pairs->share + p - r * pairs->share;
@@ -128,8 +129,8 @@ DEVICE void wide_mark(const struct attention_args *a, uint32_t *word, int32_t r,
 
 // Finds what the run's rows chose of a chunk. Returns its tiles of which one of them has something.
 template <int THREADS>
-DEVICE uint32_t wide_choices(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
-                             struct wide_choice *choice, int32_t chunk)
+DEVICE uint32_t wide_choices(const struct attention_args *a, const struct dense_pairs *pairs,
+                             const struct dense_run &run, struct wide_choice *choice, int32_t chunk)
 {
     constexpr int WORDS = WIDE_CHUNK * WIDE_BITS / 32;
     const int32_t left = dense_tiles(run) - chunk * WIDE_CHUNK, thread = threadIdx.x;
@@ -193,15 +194,16 @@ DEVICE void wide_weights(const float (*c)[4], uint32_t (*weight)[DENSE_PARTS][4]
     for (int k = 0; k < DENSE_STEPS; k++)
 #pragma unroll
         for (int w = 0; w < 4; w++)
-            dense_split(c[2 * k + w / 2][w % 2 * 2], c[2 * k + w / 2][w % 2 * 2 + 1], &weight[k][0][w], &weight[k][1][w]);
+            dense_split(c[2 * k + w / 2][w % 2 * 2], c[2 * k + w / 2][w % 2 * 2 + 1], &weight[k][0][w],
+                        &weight[k][1][w]);
 }
 
 // Copies of the keys, or of the values, of a chunk's tiles, one after the other, by a group of warps. Items lie in the slots in turn: keys of tile
 // 0, keys of tile 1, values of tile 0, keys of tile 2, values of tile 1 and so on.
 template <int DIM, bool F32> struct wide_flow {
     enum { EACH = DENSE_TILE / WIDE_WARPS };
-    uint64_t place; // of the warp's rows of the tile that comes next
-    uint32_t left;  // tiles behind it
+    uint64_t place;            // of the warp's rows of the tile that comes next
+    uint32_t left;             // tiles behind it
     int32_t base, count, slot; // tiles before the chunk; tiles to be asked for; where the next one lies
     int64_t offset;            // behind keys
 
@@ -244,7 +246,9 @@ DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *p
     const int32_t base = chunk * WIDE_CHUNK;
     // The group's own copies; a single group has values to itself too.
     struct wide_flow<DIM, F32> flow = {0, live, base, count, group ? 2 : 0, group ? dense_value_offset(a) : 0},
-                               values = {0, live, base, count, 2, dense_value_offset(a)};
+                               values = {
+        0, live, base, count, 2, dense_value_offset(a)
+    };
     float c[DENSE_KEYS][4] = {};
     int32_t slot = 0;
     auto next = [&](void) {
@@ -326,7 +330,8 @@ template <int DIM>
 DEVICE float *wide_output(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first, int32_t h)
 {
     const int32_t lane = threadIdx.x % WARP, p = first + lane / 4 + 8 * h, row = p / pairs->share;
-    return a->y + (int64_t)row * a->ldy + (int64_t)(pairs->kv_head * pairs->share + p - row * pairs->share) * DIM + lane % 4 * 2;
+    return a->y + (int64_t)row * a->ldy + (int64_t)(pairs->kv_head * pairs->share + p - row * pairs->share) * DIM +
+           lane % 4 * 2;
 }
 
 // Leaves what the run's pairs have so far in their places of y, and begins anew.
@@ -511,7 +516,8 @@ template <int DIM, bool F32>
 static cudaError_t wide_choose(cudaStream_t stream, const struct attention_args *a, int rows)
 {
     enum { ONE_COST = 5, TWO_COST = 8, CHUNKS = 2 }; // of a tile; chunks of a row about the middle
-    const int64_t beside = (WIDE_PARTS * dense_blocks(a, rows, WIDE_PAIRS) + multiprocessors() - 1) / multiprocessors() * ONE_COST;
+    const int64_t beside =
+        (WIDE_PARTS * dense_blocks(a, rows, WIDE_PAIRS) + multiprocessors() - 1) / multiprocessors() * ONE_COST;
     return beside < CHUNKS * dense_cost(a, rows, 2 * WIDE_PAIRS, TWO_COST)
                ? wide_launch<DIM, F32, 1, WIDE_PARTS>(stream, a, rows)
                : wide_launch<DIM, F32, 2, 1>(stream, a, rows);

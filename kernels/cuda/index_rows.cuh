@@ -12,6 +12,7 @@
 #define CUDA_INDEX_ROWS_CUH
 
 #include "kernels/cuda/cache_rows.cuh"
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/kv.cuh"
 #include "kernels/cuda/launch.cuh"
 
@@ -101,7 +102,8 @@ DEVICE void choose_queries(const struct index_select_args *a, struct choose_spac
 
 // Asks for the warp's pooled rows from block `at` on; beyond the run's: the last one.
 template <int DIM>
-DEVICE void choose_keys(const struct index_select_args *a, const struct choose_run &run, int32_t at, uint4 (*key)[DIM / 32])
+DEVICE void choose_keys(const struct index_select_args *a, const struct choose_run &run, int32_t at,
+                        uint4 (*key)[DIM / 32])
 {
     const int32_t block = at + (int32_t)threadIdx.x % CHOOSE_KEYS;
     const uint64_t place = (uint64_t)(uintptr_t)kv_row(&a->lanes, &a->layout, run.table, KV_POOLED,
@@ -209,7 +211,8 @@ DEVICE uint32_t choose_top(const float *score, int32_t total)
 DEVICE int32_t choose_threshold(struct choose_row *row, int32_t total, int32_t keep)
 {
     enum { OCTAVES = 2 << 23 }; // below the largest score: where most thresholds are
-    uint32_t low = row->threshold, high = choose_top(row->score, total) + 1; // at least keep from low on, fewer from high on
+    uint32_t low = row->threshold,
+             high = choose_top(row->score, total) + 1; // at least keep from low on, fewer from high on
     uint32_t middle = high - low > 2 * OCTAVES ? high - OCTAVES : low + (high - low) / 2;
     int32_t above = 0; // from high on
     for (; high - low > 1; middle = low + (high - low) / 2) {
@@ -239,7 +242,8 @@ DEVICE void choose_write(struct choose_row *row, int32_t total, int32_t base, in
         const uint32_t bits = i < total ? __float_as_uint(row->score[i]) : 0;
         const int32_t id = i < row->kept ? row->id[i] : base + i - row->kept;
         const uint32_t same = __ballot_sync(WHOLE_WARP, i < total && bits == row->threshold);
-        const bool taken = i < total && (bits > row->threshold || (bits == row->threshold && __popc(same & before) < equal));
+        const bool taken =
+            i < total && (bits > row->threshold || (bits == row->threshold && __popc(same & before) < equal));
         const uint32_t all = __ballot_sync(WHOLE_WARP, taken); // everybody has read
         const int32_t place = at + __popc(all & before);
         if (taken && to) {
@@ -256,8 +260,8 @@ DEVICE void choose_write(struct choose_row *row, int32_t total, int32_t base, in
 }
 
 // Chooses from the row's list, which has the scores of blocks base .. base + count - 1 at its end. last: the row has no more.
-DEVICE void choose_best(const struct index_select_args *a, struct choose_row *row, int32_t r, int32_t base, int32_t count,
-                        bool last)
+DEVICE void choose_best(const struct index_select_args *a, struct choose_row *row, int32_t r, int32_t base,
+                        int32_t count, bool last)
 {
     const int32_t total = row->kept + count, lane = threadIdx.x % WARP, step = CHOOSE_VECTOR * WARP;
     for (int32_t i = total + lane; i < (total + step - 1) / step * step; i += WARP)
@@ -268,8 +272,7 @@ DEVICE void choose_best(const struct index_select_args *a, struct choose_row *ro
 }
 
 template <int DIM>
-__global__ void __launch_bounds__(CHOOSE_THREADS, 3)
-    choose_kernel(const __grid_constant__ struct index_select_args a)
+__global__ void __launch_bounds__(CHOOSE_THREADS, 3) choose_kernel(const __grid_constant__ struct index_select_args a)
 {
     SHARED_BYTES(space);
     struct choose_space<DIM> *s = reinterpret_cast<struct choose_space<DIM> *>(space);
@@ -287,7 +290,8 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 3)
     __syncthreads();
     for (int32_t from = first; from < end;) {
         const struct choose_run run = choose_run_of(&a, from, end);
-        const int32_t scored = first + (int32_t)(threadIdx.x % WARP) / 8, r = first + warp; // rows of the lane, of the warp
+        const int32_t scored = first + (int32_t)(threadIdx.x % WARP) / 8,
+                      r = first + warp; // rows of the lane, of the warp
         const int32_t n = r >= run.from && r < run.to ? choose_blocks(&a, r) : 0,
                       other = scored >= run.from && scored < run.to ? choose_blocks(&a, scored) : 0;
         struct choose_row row = {scores + warp * (room + CHOOSE_PAD), ids + warp * a.keep, 0, 0};
@@ -304,20 +308,26 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 3)
     }
 }
 
+// Bytes of a block's shared memory: less than any card has.
+template <int DIM> static size_t choose_bytes(const struct index_select_args *a)
+{
+    const size_t row = sizeof(float) * (size_t)(choose_room(a->keep) + CHOOSE_PAD) + sizeof(int32_t) * (size_t)a->keep;
+    return sizeof(struct choose_space<DIM>) + CHOOSE_ROWS * row;
+}
+
 // Whether the rows' choices are made here: by class and shapes alone, and where pooled rows can be read sixteen bytes at a time.
 static inline bool choose_fits(const struct index_select_args *a)
 {
     const struct kv_layout *kv = &a->layout;
-    return a->row_class == CLASS_PROMPT && kv->index_encoding == KV_BF16 && (kv->index_dim == 64 || kv->index_dim == 128) &&
-           a->heads <= CHOOSE_HEADS && a->keep <= CHOOSE_KEEP && a->lanes.page % a->ratio == 0 &&
-           kv_fits(&a->lanes, kv, 8, KV_POOLED);
+    return a->row_class == CLASS_PROMPT && kv->index_encoding == KV_BF16 &&
+           (kv->index_dim == 64 || kv->index_dim == 128) && a->heads <= CHOOSE_HEADS && a->keep <= CHOOSE_KEEP &&
+           a->lanes.page % a->ratio == 0 && kv_fits(&a->lanes, kv, 8, KV_POOLED) &&
+           choose_bytes<128>(a) <= block_room();
 }
 
 template <int DIM> static cudaError_t choose_launch(cudaStream_t stream, const struct index_select_args *a, int rows)
 {
-    const size_t row = sizeof(float) * (size_t)(choose_room(a->keep) + CHOOSE_PAD) + sizeof(int32_t) * (size_t)a->keep;
-    return launch(stream, blocks_for(rows, CHOOSE_ROWS), CHOOSE_THREADS, sizeof(struct choose_space<DIM>) + CHOOSE_ROWS * row,
-                  choose_kernel<DIM>, *a);
+    return launch(stream, blocks_for(rows, CHOOSE_ROWS), CHOOSE_THREADS, choose_bytes<DIM>(a), choose_kernel<DIM>, *a);
 }
 
 #endif
