@@ -108,7 +108,7 @@ static void run_pass(const struct rig_ops *ops, const struct shape *s, struct ca
     struct kv_append_args append = {&p.pass, c->lanes, c->layout, kw, kw, s->index_dim, in.k, in.v, in.index};
     struct index_pool_args pool = {&p.pass, c->lanes, c->layout, RATIO, s->rotary, 1e-6f, index_w, frequency};
     struct index_select_args select = {&p.pass, c->lanes, c->layout, s->index_heads, RATIO, s->keep,
-                                       iw,      in.iq,    in.blocks, in.counts,      NULL, CLASS_DECODE};
+                                       iw,      in.iq,    in.blocks, in.counts,      NULL,  CLASS_DECODE};
     struct attention_args attend = {.pass = &p.pass,
                                     .lanes = c->lanes,
                                     .layout = c->layout,
