@@ -85,19 +85,31 @@ end
 
 local ROUTE_MOST <const> = tonumber(read("kernels/cuda/route.cuh"):match("ROUTE_MOST = (%d+)"))
 
--- Shapes of a step's launches, whose launcher takes all of it or leaves it to its ops.
-local function step_shapes(step)
-    local a, b, c = table.unpack(step)
+-- The shape of the launch that stands for ops `at` to `to` of a step, or nil where they are none of the steps with matrices.
+local function step_shape(step, at, to)
     local names = {}
-    for i, l in ipairs(step) do names[i] = l.op end
+    for i = at, to do names[#names + 1] = step[i].op end
     names = table.concat(names, " ")
-    if names == "glu linear" and takes_glu(a, b) then return { shape(b, "1, 0, 0") } end
+    local a, b, c = step[at], step[at + 1], step[at + 2]
+    if names == "glu linear" and takes_glu(a, b) then return shape(b, "1, 0, 0") end
     if names == "route glu linear" and a.slots <= 32 and a.experts <= ROUTE_MOST and takes_glu(b, c) then
-        return { shape(c, "1, 0, 1") }
+        return shape(c, "1, 0, 1")
     end
-    if names == "linear hc_mix" and takes_mix(a, b) then return { shape(a, string.format("0, %d, 0", b.dim)) } end
-    local list = {}
-    for _, l in ipairs(step) do list[#list + 1] = shape(l) end
+    if names == "linear hc_mix" and takes_mix(a, b) then return shape(a, string.format("0, %d, 0", b.dim)) end
+end
+
+-- Shapes of a step's launches. What has no kernel as a whole is launched by its longest beginnings that have one.
+local function step_shapes(step)
+    local list, at = {}, 1
+    while at <= #step do
+        local found, to = nil, #step + 1
+        repeat
+            to = to - 1
+            found = step_shape(step, at, to)
+        until found or to <= at
+        list[#list + 1] = found or shape(step[at])
+        at = to + 1
+    end
     return list
 end
 
@@ -243,8 +255,8 @@ local function check_steps()
     tap.ok(listed(glu { ld = 65 }, linear {}) == "64, 0, 0, 0", "nor where one of both has other places")
     tap.ok(listed(glu {}, linear { row_multiple = 4 }) == "64, 0, 0, 0", "nor with several rows a row")
     tap.ok(listed(route(1024), glu {}, linear {}) == "64, 1, 0, 1", "choices beside them")
-    tap.ok(listed(route(1025), glu {}, linear {}) == "64, 0, 0, 0", "not among too many experts")
-    tap.ok(listed(route(64, 33), glu {}, linear {}) == "64, 0, 0, 0", "nor too many of them")
+    tap.ok(listed(route(1025), glu {}, linear {}) == "64, 1, 0, 0", "not among too many experts: a launch of their own")
+    tap.ok(listed(route(64, 33), glu {}, linear {}) == "64, 1, 0, 0", "nor too many of them")
     tap.ok(listed(linear {}, mix(4, 32)) == "64, 0, 32, 0", "gates and their mix are one launch")
     tap.ok(listed(linear {}, mix(2, 64)) == "64, 0, 0, 0", "not of two streams")
     tap.ok(listed(linear { act = "silu" }, mix(4, 32)) == "64, 0, 0, 0", "nor of gates with an activation")
