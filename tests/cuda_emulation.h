@@ -303,6 +303,11 @@ static inline uint4 load_kept16(const void *p)
     return emulated_load<uint4>(p);
 }
 
+static inline uint2 load_kept8(const void *p)
+{
+    return emulated_load<uint2>(p);
+}
+
 static inline uint32_t emulated_bf16(float f)
 {
     uint32_t u = __float_as_uint(f);
@@ -455,13 +460,16 @@ static inline unsigned char *wgmma_align(unsigned char *shared)
 static inline void wgmma_fence(uint32_t a[2][2][4])
 {
 }
+static inline void wgmma_fence_half(uint32_t a[2][4])
+{
+}
 static inline void wgmma_commit(void)
 {
 }
 template <int N> static inline void wgmma_wait(void)
 {
 }
-template <int N> static inline void wgmma_settle(float *)
+template <int N, int LEFT = 0> static inline void wgmma_settle(float *)
 {
 }
 static inline void wgmma_publish(void)

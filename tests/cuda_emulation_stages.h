@@ -187,6 +187,40 @@ static inline void stage_wait(uint64_t *barrier, uint32_t parity)
     }
     emulation.progress++;
 }
+static inline void stage_wait_here(uint64_t *barrier, int parity)
+{
+    stage_wait(barrier, (uint32_t)parity);
+}
+// The same with bytes that come from other blocks too: a turn ends with its last arrival or its last byte.
+static inline void emulated_come(uint64_t *barrier, int arrivals, int bytes)
+{
+    struct emulated_stage s;
+    memcpy(&s, barrier, sizeof s);
+    emulation.progress++;
+    s.bytes += bytes;
+    s.pending = (uint8_t)(s.pending - arrivals);
+    if (s.pending == 0 && s.bytes == 0) {
+        s.pending = s.count;
+        s.turns++;
+    }
+    memcpy(barrier, &s, sizeof s);
+}
+static inline void stage_announce(uint64_t *barrier, int bytes)
+{
+    emulated_come(barrier, 1, bytes);
+}
+static inline void stage_send(void *shared, const void *global, int bytes, uint64_t *barrier, int team)
+{
+    for (int rank = 0; rank < team; rank++) {
+        for (int i = 0; i < bytes; i += 16)
+            emulated_copy(cluster_map((char *)shared, (unsigned)rank) + i, (const char *)global + i, 16, 16);
+        emulated_come(cluster_map(barrier, (unsigned)rank), 0, -bytes);
+    }
+}
+static inline void barrier_arrive_at(shared_place barrier, int rank)
+{
+    barrier_arrive(cluster_map(barrier, (unsigned)rank));
+}
 // Boxes (kernels/cuda/cluster.cuh): a stage whose bytes other blocks put.
 static inline void box_open(uint64_t *came, int bytes)
 {

@@ -2,8 +2,8 @@
 //
 // Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets
 // that the L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode,
-// prompt (both classes without), few: the products of prompts of few rows, with 512 and 2,048 beside, or experts: those of
-// prompts.
+// prompt (both classes without), few: the products of prompts of few rows, with 512 and 2,048 beside, experts: those of
+// prompts, or dense: the products of a dense model's prompts.
 
 #ifndef CUDA_MATRIX_BENCH_H
 #define CUDA_MATRIX_BENCH_H
@@ -296,6 +296,17 @@ static void bench_few(double ceiling)
         bench_experts(ENC_NVFP4, 4, 0, 640, 2560, r, 10, CLASS_PROMPT, ceiling);
 }
 
+// Products of a dense model's prompts (Qwen3.5-27B): of the numbers of rows given, or of 512 and 2,048.
+static void bench_dense(int count, char **arguments, double ceiling)
+{
+    static const int shapes[][2] = {{34816, 5120}, {5120, 17408}, {16384, 5120}, {5120, 6144}, {2048, 4096}};
+    static const int some[] = {512, 2048};
+    for (const int *shape : shapes)
+        for (int i = 0; i < (count > 0 ? count : 2); i++)
+            bench_linear(ENC_AFFINE, 4, 64, shape[0], shape[1], count > 0 ? atoi(arguments[i]) : some[i], CLASS_PROMPT,
+                         ceiling);
+}
+
 static int bench(int count, char **arguments)
 {
     static const int shapes[][2] = {{12288, 2560}, {10240, 2560}, {2560, 6144}, {2560, 2560},  {320, 10240},
@@ -306,6 +317,10 @@ static int bench(int count, char **arguments)
     bool decode_only = count > 0 && strcmp(arguments[0], "decode") == 0;
     if (count > 0 && strcmp(arguments[0], "few") == 0) {
         bench_few(ceiling);
+        return 0;
+    }
+    if (count > 0 && strcmp(arguments[0], "dense") == 0) {
+        bench_dense(count - 1, arguments + 1, ceiling);
         return 0;
     }
     if (count > 0 && strcmp(arguments[0], "experts") == 0) {

@@ -6,6 +6,7 @@
 // alone, a part's positions go to warps in turn, and warps and parts are merged in ascending order, or in pairs where a row is
 // long (attention_long.cuh). So neither the page size, nor the order of pages, nor the rows that share the launch change a bit.
 
+#include "kernels/cuda/attention_group.cuh"
 #include "kernels/cuda/attention_mma.cuh"
 #include "kernels/cuda/attention_wide.cuh"
 
@@ -198,7 +199,7 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
     if (a->row_class != CLASS_DECODE) // kernels of the prompt class let the next one start before their own wait
         all.early = 0;
     if (attention_dense_fits(a))
-        return attention_dense(stream, a, rows);
+        return attention_group_available() ? attention_group(stream, a, rows) : attention_dense(stream, a, rows);
     const bool wide = attention_wide_fits(a);
     const cudaError_t error = wide ? attention_wide(stream, a, rows) : cudaSuccess;
     if (error != cudaSuccess)

@@ -28,6 +28,11 @@ enum {
 // Piece c of position r lies at c ^ r % 8, so that eight rows of a matrix have all banks.
 template <int DIM> struct dense_tile {
     __align__(16) uint16_t row[DENSE_TILE][DIM];
+
+    __device__ __forceinline__ uint16_t *place(int32_t r, int32_t piece)
+    {
+        return row[r] + (piece ^ r % 8) * DENSE_PIECE;
+    }
 };
 
 // Queries of sixteen pairs as fragments.
@@ -84,10 +89,11 @@ DEVICE void dense_positions(const struct attention_args *a, const struct dense_p
     }
 }
 
-// Steps step, step + every, ... of the queries of sixteen pairs from `first` on. Base 2: a weight is 2 to the power of its score.
-template <int DIM>
-DEVICE void dense_load_queries(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first,
-                               struct dense_queries<DIM> *q, int32_t step, int32_t every)
+// Steps step, step + every, ... of the queries of sixteen pairs from `first` on: put(part, step, i, word) of the lane's words of a
+// fragment. Base 2: a weight is 2 to the power of its score.
+template <int DIM, typename PUT>
+DEVICE void dense_take_queries(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first,
+                               int32_t step, int32_t every, const PUT &put)
 {
     const float scale = f_mul(a->scale, 1.44269504f);
     const int32_t lane = threadIdx.x % WARP;
@@ -109,11 +115,20 @@ DEVICE void dense_load_queries(const struct attention_args *a, const struct dens
 #pragma unroll
             for (int p = 0; p < DENSE_PARTS; p++) {
                 const uint32_t part = mma_pair(x.x, x.y);
-                q->word[p][step][lane][i] = part;
+                put(p, step, i, part);
                 x.x = __fadd_rn(x.x, -__uint_as_float(part << 16));
                 x.y = __fadd_rn(x.y, -__uint_as_float(part & 0xffff0000u));
             }
         }
+}
+
+template <int DIM>
+DEVICE void dense_load_queries(const struct attention_args *a, const struct dense_pairs *pairs, int32_t first,
+                               struct dense_queries<DIM> *q, int32_t step, int32_t every)
+{
+    dense_take_queries<DIM>(a, pairs, first, step, every, [&](int p, int32_t at, int i, uint32_t word) {
+        q->word[p][at][threadIdx.x % WARP][i] = word;
+    });
 }
 
 // A number that the compiler works with anew at each use, so that what follows from it takes no registers meanwhile.
@@ -127,30 +142,36 @@ DEVICE int32_t dense_opaque(int32_t x)
 
 // ---- copies --------------------------------------------------------------------------------------------------------------------
 
+// The first of a warp's EACH rows of a tile; more warps than bring one tile bring several.
+template <int EACH> DEVICE int32_t dense_first(int32_t thread)
+{
+    return thread / WARP % (DENSE_TILE / EACH) * EACH;
+}
+
 // Where the lane's key of the tile lies: lane l of warp w has row w * EACH + l % EACH; beyond the end: the last one.
 template <int DIM, bool F32, int EACH>
 DEVICE uint64_t dense_find(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run *run,
                            int32_t tile)
 {
-    const int32_t row = (int32_t)threadIdx.x / WARP * EACH + (int32_t)threadIdx.x % EACH, at = tile * DENSE_TILE + row;
+    const int32_t row = dense_first<EACH>((int32_t)threadIdx.x) + (int32_t)threadIdx.x % EACH,
+                  at = tile * DENSE_TILE + row;
     const int32_t i = at < run->count ? at : run->count - 1;
     return (uint64_t)(uintptr_t)(kv_row(&a->lanes, &a->layout, run->table, KV_KEYS, i, 1) +
                                  (F32 ? 4 : 2) * pairs->kv_head * DIM);
 }
 
 // Asks for the warp's EACH rows of a tile; `offset` is that of values behind keys.
-template <int DIM, bool F32, int EACH>
-DEVICE void dense_copy(struct dense_tile<DIM> *to, uint64_t place, int64_t offset)
+template <int DIM, bool F32, int EACH, typename TILE> DEVICE void dense_copy(TILE *to, uint64_t place, int64_t offset)
 {
     constexpr int PIECES = DIM / DENSE_PIECE;
-    const int32_t thread = dense_opaque((int32_t)threadIdx.x), lane = thread % WARP, first = thread / WARP * EACH,
+    const int32_t thread = dense_opaque((int32_t)threadIdx.x), lane = thread % WARP, first = dense_first<EACH>(thread),
                   piece = lane % PIECES;
 #pragma unroll
     for (int n = 0; n < EACH * PIECES / WARP; n++) {
         const int32_t row = n * WARP / PIECES + lane / PIECES;
         const uint8_t *from =
             reinterpret_cast<const uint8_t *>((uintptr_t)__shfl_sync(WHOLE_WARP, place, row)) + offset;
-        uint16_t *into = to->row[first + row] + (piece ^ row % 8) * DENSE_PIECE;
+        uint16_t *into = to->place(first + row, piece);
         if constexpr (F32)
             *reinterpret_cast<uint4 *>(into) = rows_load<true>(from, piece * DENSE_PIECE);
         else

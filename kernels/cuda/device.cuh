@@ -27,6 +27,13 @@ __device__ __forceinline__ uint4 load_kept16(const void *p)
     return v;
 }
 
+__device__ __forceinline__ uint2 load_kept8(const void *p)
+{
+    uint2 v;
+    asm("ld.global.nc.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+
 // a * b + c of bf16 pairs, each with one rounding; subnormal numbers are numbers.
 __device__ __forceinline__ uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
 {

@@ -59,9 +59,11 @@ static cudaError_t glu_linear(cudaStream_t stream, const void *const *args, line
 {
     const struct glu_args *glu = (const struct glu_args *)args[0];
     struct linear_args linear = *(const struct linear_args *)args[1];
-    if (linear.row_class == CLASS_PROMPT || linear.row_multiple > 1 || !glu->g || glu->activation != ACT_SILU ||
-        glu->width != linear.k || rows_aligned(glu->g, glu->ldg) != rows_aligned(glu->u, glu->ldu))
+    if (linear.row_multiple > 1 || !glu->g || glu->activation != ACT_SILU || glu->width != linear.k ||
+        rows_aligned(glu->g, glu->ldg) != rows_aligned(glu->u, glu->ldu))
         return cudaErrorNotSupported;
+    if (linear.row_class == CLASS_PROMPT)
+        return step.rows ? cudaErrorNotSupported : linear_prompt_glu(stream, glu, &linear, rows);
     linear.x = glu->g;
     linear.ldx = glu->ldg;
     step.up = glu->u;

@@ -21,6 +21,9 @@ typedef linear_args::linear_part linear_part;
 
 // Prompt class (linear_prompt.cu, experts_prompt.cu).
 cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, int rows);
+// Of the outputs of glu, which are stored nowhere; cudaErrorNotSupported: not of these weights.
+cudaError_t linear_prompt_glu(cudaStream_t stream, const struct glu_args *glu, const struct linear_args *args,
+                              int rows);
 cudaError_t experts_up_prompt(cudaStream_t stream, const struct experts_up_args *args, int rows);
 cudaError_t experts_down_prompt(cudaStream_t stream, const struct experts_down_args *args, int rows);
 

@@ -146,3 +146,12 @@ cudaError_t linear_prompt(cudaStream_t stream, const struct linear_args *args, i
     }
     return error;
 }
+
+cudaError_t linear_prompt_glu(cudaStream_t stream, const struct glu_args *glu, const struct linear_args *args,
+                              int capacity)
+{
+    for (int i = 0; i < args->parts; i++)
+        if (!wide_available(&args->part[i].w))
+            return cudaErrorNotSupported;
+    return linear_wide(stream, args, capacity, (1 << args->parts) - 1, false, glu);
+}

@@ -22,156 +22,6 @@ bool wide_available(const struct weight *w)
 #endif
 }
 
-// ---- rows --------------------------------------------------------------------------------------------------------------------
-
-// Four words of each of four neighbouring lanes, turned: lane l gets word l of each of them.
-__device__ __forceinline__ uint4 turned(uint32_t *w, int l)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        uint32_t got = __shfl_xor_sync(0xffffffffu, l & 1 ? w[i] : w[i + 1], 1);
-        w[i] = l & 1 ? got : w[i];
-        w[i + 1] = l & 1 ? w[i + 1] : got;
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t got = __shfl_xor_sync(0xffffffffu, l & 2 ? w[i] : w[i + 2], 2);
-        w[i] = l & 2 ? got : w[i];
-        w[i + 2] = l & 2 ? w[i + 2] : got;
-    }
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-// Eight k of a row, and of what is left of them, as 16 bits: pair 2 j + c is k 4 j + c and 4 j + c + 2.
-template <bool HALF> __device__ __forceinline__ void wide_pairs(float *v, uint32_t *w)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int at = i / 2 * 4 + i % 2;
-        w[i] = HALF ? half_pack(v[at], v[at + 2]) : pair_pack(v[at], v[at + 2]);
-        v[at] -= HALF ? half_float(w[i] & 0xffffu) : bits_float(w[i] << 16);
-        v[at + 2] -= HALF ? half_float(w[i] >> 16) : bits_float(w[i] & 0xffff0000u);
-    }
-}
-
-// The power of two that brings a row's largest magnitude below 2^10.
-__device__ __forceinline__ float wide_row_scale(float most)
-{
-    int e = (int)(__float_as_uint(most) >> 23 & 255u) - 127;
-    e = e < -100 ? -100 : e > 120 ? 120 : e;
-    return __uint_as_float((uint32_t)(127 + 9 - e) << 23);
-}
-
-// The largest magnitude of a row, by the TEAM threads that share it, of which t is one; space: 8 floats of shared
-// memory.
-template <int TEAM>
-__device__ __forceinline__ float wide_row_most(const float *row, int k, int items, bool aligned, bool live, int t,
-                                               float *space)
-{
-    float top = 0;
-    for (int item = t; live && item < items; item += TEAM) {
-        float v[8];
-        load_eight(row, item * 8, k, aligned, v);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            top = fmaxf(top, fabsf(v[i]));
-    }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-    if (TEAM > 32) {
-        space[threadIdx.x / 32] = top;
-        __syncthreads();
-        for (int i = 0; i < 8; i++)
-            top = fmaxf(top, space[i]);
-    }
-    return top;
-}
-
-// Stores a thread's eight k of a row as its piece at `place`, in as many parts as x is held in. By whole warps; mine:
-// has some.
-template <bool HALF>
-__device__ __forceinline__ void wide_put(float *v, int parts, unsigned char *place, const wide_rows &to, int l,
-                                         bool mine)
-{
-    for (int p = 0; p < parts; p++) {
-        uint32_t w[4];
-        wide_pairs<HALF>(v, w);
-        const uint4 all = turned(w, l);
-        if (mine)
-            *(uint4 *)(place + p * to.part_bytes) = all;
-    }
-}
-
-// bf16: eight k a thread, of whatever row.
-__global__ void __launch_bounds__(256)
-    wide_prepare_kernel(const struct pass *pass, int multiple, const float *x, int64_t ldx, int k, int aligned,
-                        int parts, bool early, wide_rows to)
-{
-    pdl_trigger();
-    if (!early)
-        pdl_wait();
-    const uint32_t all = blockIdx.x * 256 + threadIdx.x, items = (uint32_t)to.blocks * 4, r = all / items;
-    const int item = (int)(all - r * items);
-    const bool mine = r < (uint32_t)(pass->rows * multiple);
-    float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    if (mine)
-        load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
-    wide_put<false>(v, parts, to.data + (int64_t)all * 16, to, threadIdx.x & 3, mine);
-    if (early) // who waits for this launch waits for the one before
-        pdl_wait();
-}
-
-// fp16, whose rows have a scale: TEAM threads a row, of which each takes eight k at a time.
-template <int TEAM>
-__global__ void __launch_bounds__(256)
-    wide_prepare_half_kernel(const struct pass *pass, int multiple, const float *x, int64_t ldx, int k, int aligned,
-                             int parts, bool early, wide_rows to)
-{
-    __shared__ float space[8];
-    pdl_trigger();
-    if (!early)
-        pdl_wait();
-    const int t = threadIdx.x % TEAM, l = t & 3, items = to.blocks * 4;
-    const int64_t r = (int64_t)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM, rows = (int64_t)pass->rows * multiple;
-    const bool live = r < rows;
-    uint16_t *sums = (uint16_t *)(to.sums + r * to.sum_bytes);
-    const float scale = wide_row_scale(wide_row_most<TEAM>(x + r * ldx, k, items, aligned != 0, live, t, space));
-    if (live && t == 0)
-        to.scale[r] = 1.0f / scale;
-    for (int item = t; item - t < items; item += TEAM) { // whole warps, for the shuffles
-        float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        const bool mine = live && item < items;
-        if (mine)
-            load_eight(x + r * ldx, item * 8, k, aligned != 0, v);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v[i] *= scale;
-        float sum = sum_eight(v);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (mine && l == 0)
-            sums[item >> 2] = (uint16_t)half_pack(sum, 0);
-        wide_put<true>(v, parts, to.data + (r * to.blocks * 4 + item) * 16, to, l, mine);
-    }
-    for (int b = to.blocks + t; live && b < to.sum_bytes / 2; b += TEAM)
-        sums[b] = 0;
-    if (early)
-        pdl_wait();
-}
-
-cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
-                         int64_t rows, bool half, int parts, bool early, const wide_rows &to)
-{
-    const int team = k <= 1024 ? 32 : 256;
-    const int64_t items = half ? rows * team : rows * to.blocks * 4;
-    auto kernel = !half         ? wide_prepare_kernel
-                  : team == 256 ? wide_prepare_half_kernel<256>
-                                : wide_prepare_half_kernel<32>;
-    return launch(stream, dim3((unsigned int)((items + 255) / 256)), dim3(256), 0, kernel, pass, multiple, x, ldx, k,
-                  rows_aligned(x, ldx), parts, early, to);
-}
-
 // ---- tiles -------------------------------------------------------------------------------------------------------------------
 
 // The parts of one launch: those of args that `take` names, of one encoding, number of parts of x and slices of k.
@@ -417,14 +267,18 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
     return cudaErrorInvalidValue;
 }
 
-cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int capacity, int parts, bool there)
+cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int capacity, int parts, bool there,
+                        const struct glu_args *glu)
 {
     const int multiple = args->row_multiple > 1 ? args->row_multiple : 1;
     const int64_t rows = (int64_t)capacity * multiple;
     wide_plan plan = {};
     int prepared = 0; // 1 + half + 2 * second part
     cudaError_t error = cudaSuccess;
-    plan.x = wide_rows_at(args->scratch, rows, args->k);
+    bool staged = false;
+    for (int i = 0; i < args->parts && !there; i++)
+        staged = staged || (parts >> i & 1 && tall_takes(&args->part[i].w, rows));
+    plan.x = wide_rows_at(args->scratch, rows, args->k, staged);
     // Of more rows, blocks wait for each other's places, and the first stage would wait for all that was asked for.
     plan.early = rows <= FEW_ROWS;
     bool second = false;
@@ -440,10 +294,11 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
             continue;
         plan.take = 0;
         plan.slices = wide_slices(w);
+        const bool tall = staged && tall_takes(w, rows);
         for (int j = i; j < args->parts; j++) {
             const struct weight *other = &args->part[j].w;
             if (!(parts >> j & 1) || !same_code(w, other) || prompt_parts(w) != prompt_parts(other) ||
-                wide_slices(other) != plan.slices)
+                wide_slices(other) != plan.slices || (staged && tall_takes(other, rows)) != tall)
                 continue;
             plan.take |= 1 << j;
             pairs += weight_pairs(other);
@@ -452,9 +307,11 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
         const int form = 1 + wide_half(w) + 2 * second;
         if (form != prepared && !there)
             error = wide_prepare(stream, args->pass, multiple, args->x, args->ldx, args->k, rows, wide_half(w),
-                                 second ? 2 : 1, false, plan.x);
+                                 second ? 2 : 1, false, plan.x, glu);
         prepared = form;
-        if (error == cudaSuccess)
+        if (error == cudaSuccess && tall && tall_pays(rows, pairs / 4, plan.slices))
+            error = linear_tall(stream, args, plan.x, plan.take, plan.aligned, plan.slices, rows);
+        else if (error == cudaSuccess)
             with_code(w, [&](auto code) {
                 error =
                     wide_launch_code<typename decltype(code)::type>(stream, args, plan, pairs, rows, prompt_parts(w));

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The tests of the CUDA matrix kernels. Included by the top Makefile when it wants them, or alone: make -f kernels/cuda/test.mk TARGET
-#   build/cuda-test/matrix        needs a GPU to run; "matrix bench [decode|prompt|few|experts [rows..]]" times
+#   build/cuda-test/matrix        needs a GPU to run; "matrix bench [decode|prompt|few|experts|dense [rows..]]" times
 #   build/cuda-test/matrix_host   the same tests of the same sources as coroutines on the host (tests/cuda_emulation.h)
 # COMMON=build/common links objects of a CPU build that are there and up to date (`make common`), instead of compiling them again.
 
@@ -11,7 +11,7 @@ CUDA_ARCH  ?= 90a
 CUDA_FLAGS := -std=c++17 -O3 -I. -Ibuild/common -gencode arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) \
               -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings -cudart static $(if $(filter 90a,$(CUDA_ARCH)),-DWITH_WGMMA -DONLY_WGMMA) $(MATRIX_MORE)
 MATRIX_C   := tests/cuda_matrix_sample.c kernels/cpu/layout.c kernels/cpu/layout_row.c
-MATRIX_CU  := $(addprefix kernels/cuda/,linear.cu linear_prompt.cu linear_streams.cu linear_wide.cu experts.cu \
+MATRIX_CU  := $(addprefix kernels/cuda/,linear.cu linear_prompt.cu linear_streams.cu linear_tall.cu linear_wide.cu wide_rows.cu experts.cu \
               experts_prompt.cu experts_wide.cu embed.cu moe.cu residual_rows.cu streams.cu)
 MATRIX_H   := $(wildcard kernels/cuda/*.cuh tests/cuda_matrix_*.h tests/cuda_emulation*.h kernels/cpu/*.h)
 MATRIX_OUT := build/cuda-test

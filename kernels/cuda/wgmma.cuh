@@ -12,13 +12,7 @@
 #define WGMMA_CUH
 
 #include "kernels/cuda/device.cuh"
-
-// Whether this pass of the compiler may emit the instructions. The host asks wide_available().
-#if defined(CUDA_EMULATION) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define WGMMA_HERE 1
-#else
-#define WGMMA_HERE 0
-#endif
+#include "kernels/cuda/wgmma_group.cuh"
 
 // Where piece `piece` of row r of a tile of 8 NT rows is.
 __device__ __forceinline__ int wgmma_place(int r, int piece)
@@ -61,35 +55,17 @@ __device__ __forceinline__ void wgmma_fence(uint32_t a[2][2][4])
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void wgmma_commit(void)
+__device__ __forceinline__ void wgmma_fence_half(uint32_t a[2][4])
 {
 #if WGMMA_HERE
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile(""
+                 : "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]),
+                   "+r"(a[1][2]), "+r"(a[1][3])
+                 :
+                 : "memory");
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-// Waits until at most N of the newest groups are under way.
-template <int N> __device__ __forceinline__ void wgmma_wait(void)
-{
-#if WGMMA_HERE
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-#endif
-}
-// Waits for all, and keeps every later use of the N sums d behind the wait.
-template <int N> __device__ __forceinline__ void wgmma_settle(float *d)
-{
-    wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        asm volatile("" : "+f"(d[i])::"memory");
-}
-// Makes what this thread wrote to shared memory visible to products that start after the next barrier.
-__device__ __forceinline__ void wgmma_publish(void)
-{
-#if WGMMA_HERE
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // Barriers in shared memory: `count` arrivals end a phase; the phases' parities are 0, 1, 0, ...
 __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
 {
@@ -124,7 +100,48 @@ __device__ __forceinline__ void barrier_wait(shared_place barrier, int parity)
         : "memory");
 #endif
 }
-// The same by somebody who has time, and leaves the issue slots to others.
+// Waits for a stage's bytes (device.cuh) the same way, without a branch that the compiler sees.
+__device__ __forceinline__ void stage_wait_here(uint64_t *barrier, int parity)
+{
+    barrier_wait(shared_address(barrier), parity);
+}
+// Says that `bytes` more come to a stage (stage_open()), one of its arrivals.
+__device__ __forceinline__ void stage_announce(uint64_t *barrier, int bytes)
+{
+#if WGMMA_HERE
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+#endif
+}
+// Copies to the same place of the first `team` blocks of the cluster, one or two, whose stages get the bytes.
+__device__ __forceinline__ void stage_send(void *shared, const void *global, int bytes, uint64_t *barrier, int team)
+{
+#if WGMMA_HERE
+    const uint32_t to = shared_address(shared), at = shared_address(barrier);
+    if (team == 1)
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "l"(global), "r"(bytes), "r"(at)
+            : "memory");
+    else
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], "
+                     "%2, [%3], %4;" ::"r"(to),
+                     "l"(global), "r"(bytes), "r"(at), "h"((uint16_t)3)
+                     : "memory");
+#endif
+}
+// barrier_arrive() at the same barrier of another block of the cluster, by a thread of a warp that has done nothing but reading: it orders
+// no writes of others' (a release of the cluster's scope is a fence of the whole card).
+__device__ __forceinline__ void barrier_arrive_at(shared_place barrier, int rank)
+{
+#if WGMMA_HERE
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+#endif
+}
+// As barrier_wait(), by somebody who has time, and leaves the issue slots to others.
 __device__ __forceinline__ void barrier_wait_idle(shared_place barrier, int parity)
 {
 #if WGMMA_HERE
@@ -144,15 +161,6 @@ __device__ __forceinline__ void barrier_some(int number, int threads)
 }
 
 #if WGMMA_HERE
-#define D4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
-#define P4     "%0,%1,%2,%3"
-#define P8     "%0,%1,%2,%3,%4,%5,%6,%7"
-#define P24    P0 ",%16,%17,%18,%19,%20,%21,%22,%23"
-#define P0     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define P16    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define P32    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define P48    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define INPUTS "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(rows), "r"(1)
 #define WGMMA(N, TYPE, SUMS, A, ROWS, ADD, ...)                                                                        \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                      \
@@ -166,7 +174,8 @@ __device__ __forceinline__ void barrier_some(int number, int threads)
 template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, const uint32_t *a, wgmma_source rows)
 {
 #if WGMMA_HERE
-    static_assert(NT == 1 || NT == 2 || NT == 6 || (NT % 4 == 0 && NT <= 16), "sizes with an instruction below");
+    static_assert(NT == 1 || NT == 2 || NT == 6 || (NT % 4 == 0 && NT <= 20) || NT == 32,
+                  "sizes with an instruction below");
 #define VARIANTS(TYPE)                                                                                                 \
     if constexpr (NT == 1)                                                                                             \
         WGMMA("8", TYPE, P4, "%4,%5,%6,%7", "%8", "%9", D4(0));                                                        \
@@ -180,9 +189,15 @@ template <int NT, bool HALF> __device__ __forceinline__ void wgmma(float *d, con
         WGMMA("64", TYPE, P0 "," P16, "%32,%33,%34,%35", "%36", "%37", D16(0), D16(16));                               \
     else if constexpr (NT == 12)                                                                                       \
         WGMMA("96", TYPE, P0 "," P16 "," P32, "%48,%49,%50,%51", "%52", "%53", D16(0), D16(16), D16(32));              \
-    else                                                                                                               \
+    else if constexpr (NT == 16)                                                                                       \
         WGMMA("128", TYPE, P0 "," P16 "," P32 "," P48, "%64,%65,%66,%67", "%68", "%69", D16(0), D16(16), D16(32),      \
-              D16(48));
+              D16(48));                                                                                                \
+    else if constexpr (NT == 20)                                                                                       \
+        WGMMA("160", TYPE, P0 "," P16 "," P32 "," P48 "," P64, "%80,%81,%82,%83", "%84", "%85", D16(0), D16(16),       \
+              D16(32), D16(48), D16(64));                                                                              \
+    else                                                                                                               \
+        WGMMA("256", TYPE, P0 "," P16 "," P32 "," P48 "," P64 "," P80 "," P96 "," P112, "%128,%129,%130,%131", "%132", \
+              "%133", D16(0), D16(16), D16(32), D16(48), D16(64), D16(80), D16(96), D16(112));
     if constexpr (HALF) {
         VARIANTS("f16")
     } else {

@@ -22,25 +22,43 @@
 #include "kernels/cuda/prompt.cuh"
 #include "kernels/cuda/wide_code.cuh"
 
-// Where prepared rows lie: row r of part p at data + p * part_bytes + r * 64 * blocks; its sums, 16 bits each, at sums
-// + r * sum_bytes, zeros behind the last; what its products are to be multiplied with at scale[r].
+// Where prepared rows lie, in pieces of 16 bytes: piece i of eight of 64 k (stage s) of row r of part p at data + p * part_bytes + 16
+// (s * stage_step + r * row_step + (i ^ r & mask)); its sums, 16 bits each, as stages of 64, zeros behind the last, at sums
+// likewise, with sum_row and sum_stage; what its products are to be multiplied with at scale[r]. Rows lie one after the
+// other (mask 0), so that a tile may take any, or all rows' stages do (mask 7), as they are in shared memory (wgmma_place()),
+// so that a tile of neighbours is one copy a stage.
 struct wide_rows {
     unsigned char *data, *sums;
     float *scale;
     int64_t part_bytes;
-    int32_t blocks, sum_bytes;
+    int32_t blocks, row_step, stage_step, sum_row, sum_stage, mask;
 };
 
-static inline wide_rows wide_rows_at(void *scratch, int64_t rows, int k)
+static inline wide_rows wide_rows_at(void *scratch, int64_t rows, int k, bool staged = false)
 {
     wide_rows p;
+    const int32_t sum_stages = ((k + 31) / 32 + 63) / 64;
     p.blocks = (k + 31) / 32;
     p.part_bytes = rows * p.blocks * 64;
-    p.sum_bytes = (p.blocks + 63) / 64 * 128;
     p.data = (unsigned char *)scratch;
     p.sums = p.data + 2 * p.part_bytes;
-    p.scale = (float *)(p.sums + rows * p.sum_bytes);
+    p.scale = (float *)(p.sums + rows * sum_stages * 128);
+    p.mask = staged ? 7 : 0;
+    p.row_step = staged ? 8 : p.blocks * 4;
+    p.stage_step = staged ? (int32_t)rows * 8 : 8;
+    p.sum_row = staged ? 8 : sum_stages * 8;
+    p.sum_stage = p.stage_step;
     return p;
+}
+
+// Piece `piece` of all of row r, counted from data; of its sums, from sums.
+__device__ __forceinline__ int64_t wide_at(const wide_rows &x, int64_t r, int piece)
+{
+    return (int64_t)(piece >> 3) * x.stage_step + r * x.row_step + ((piece & 7) ^ ((int)r & x.mask));
+}
+__device__ __forceinline__ int64_t wide_sums_at(const wide_rows &x, int64_t r, int piece)
+{
+    return (int64_t)(piece >> 3) * x.sum_stage + r * x.sum_row + ((piece & 7) ^ ((int)r & x.mask));
 }
 
 // Whether the card and the build have the products, and the weight a form for them.
@@ -66,14 +84,23 @@ static inline int wide_slices(const struct weight *w)
 }
 
 // Prepares pass->rows * multiple rows of x for at most `rows`, in `parts` parts. early: the launch right before lets the
-// next one start only when all launches before it have ended, and neither writes x nor reads or writes `to`.
+// next one start only when all launches before it have ended, and neither writes x nor reads or writes `to`. glu: of its outputs, which are
+// stored nowhere, instead of x.
 cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multiple, const float *x, int64_t ldx, int k,
-                         int64_t rows, bool half, int parts, bool early, const wide_rows &to);
+                         int64_t rows, bool half, int parts, bool early, const wide_rows &to,
+                         const struct glu_args *glu = NULL);
 
 // cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of
 // theirs is wide_available(). there: rows lie in scratch as the weights need them (wide_rows_at), all in one form, and x is
-// not looked at. to: where they are to lie, one bf16 part, in place of h; whole blocks of k; NULL: h.
-cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts, bool there);
+// not looked at. glu: as in wide_prepare(). to: where they are to lie, one bf16 part, in place of h; whole blocks of k; NULL: h.
+cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts, bool there,
+                        const struct glu_args *glu = NULL);
+// The same for many rows, of the parts that `take` names: of one encoding and as many slices of k, such that tall_takes() says so of
+// each, and tall_pays() of all their tiles of 128 outputs (tall.cuh); rows lie in x already, by stages.
+bool tall_takes(const struct weight *w, int64_t rows);
+bool tall_pays(int64_t rows, int tiles, int slices);
+cudaError_t linear_tall(cudaStream_t stream, const struct linear_args *args, const wide_rows &x, int take, int aligned,
+                        int slices, int64_t rows);
 cudaError_t experts_up_wide(cudaStream_t stream, const struct experts_up_args *args, const wide_rows *to, int rows);
 cudaError_t experts_down_wide(cudaStream_t stream, const struct experts_down_args *args, bool there, int rows);
 
@@ -225,21 +252,22 @@ template <class SHAPE, bool WHOLE, int TURNS>
 __device__ __forceinline__ void wide_copy_rows(const wide_tile<SHAPE> &tile, shared_place to,
                                                const uint32_t (&from)[TURNS], int s, int count)
 {
-    const int at = (tile.first_stage + s) * SHAPE::PLANES * 8, piece = threadIdx.x & 7;
+    const int stage = (tile.first_stage + s) * SHAPE::PLANES, at = stage * tile.x.stage_step, piece = threadIdx.x & 7;
     to += tile.stage();
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
         if (i * 16 >= count)
             break;
-        const unsigned char *source = tile.x.data + (int64_t)(from[i] + at) * 16;
+        const unsigned char *source = tile.x.data + (int64_t)(from[i] + (uint32_t)at) * 16;
         if (from[i] != NOWHERE)
 #pragma unroll
             for (int k = 0; k < SHAPE::PLANES; k++) {
-                const bool live = WHOLE || at + k * 8 + piece < tile.x.blocks * 4;
+                const bool live = WHOLE || stage * 8 + k * 8 + piece < tile.x.blocks * 4;
 #pragma unroll
                 for (int p = 0; p < SHAPE::PARTS; p++)
                     copy16(to + ((k * SHAPE::PARTS + p) * SHAPE::PLANE + i * 2048),
-                           live ? source + p * tile.x.part_bytes + k * 128 : tile.x.data, live ? 16 : 0);
+                           live ? source + p * tile.x.part_bytes + k * 128 : tile.x.data,
+                           live ? 16 : 0); // PLANES > 1: rows apart
             }
     }
 }
@@ -256,17 +284,16 @@ __device__ __forceinline__ void wide_copy(wide_tile<SHAPE> &tile, const wide_cop
 #pragma unroll
     for (int i = 0; i < TURNS; i++) {
         const int row = first + i * 16 < count ? row_of(first + i * 16) : -1;
-        from[i] = row < 0 ? NOWHERE : (uint32_t)(row * (blocks * 4)) + piece;
+        from[i] = row < 0 ? NOWHERE : (uint32_t)wide_at(tile.x, row, piece);
     }
     for (int s = 0; s < tile.stages; s++, tile.advance()) {
         barrier_wait_idle(tile.empty + tile.slot * 8, tile.parity ^ 1);
         if (wide_code<typename SHAPE::CODE>::BIASED && s >= tile.main_stages) {
-            const int group = (s - tile.main_stages) * 4 + piece / 2;
-            const unsigned char *sums = tile.x.sums + (tile.first_group + group) * 32 + piece % 2 * 16;
+            const int group = (s - tile.main_stages) * 4 + piece / 2, at = (tile.first_group + group) * 2 + piece % 2;
             for (int r = first; r < SHAPE::ROWS && r < count; r += 16) {
                 const int row = group < tile.groups ? row_of(r) : -1;
                 copy16(to.rows + (tile.stage() + (r - first) * 128),
-                       row < 0 ? tile.x.sums : sums + (int64_t)row * tile.x.sum_bytes, row < 0 ? 0 : 16);
+                       row < 0 ? tile.x.sums : tile.x.sums + wide_sums_at(tile.x, row, at) * 16, row < 0 ? 0 : 16);
             }
         } else if (SHAPE::EACH * (tile.first_stage + s + 1) <= blocks) {
             if (s >= early)

@@ -278,19 +278,39 @@ template <> struct wide_code<code_affine<4>> : scales_group {
     {
         return bits_float(word << 16) * 4.0f;
     }
+    // An output's eight codes of a lane, with the word of its scale and bias: k of steps 0 and 1, then those 8 on.
+    static __device__ __forceinline__ void output(uint32_t q, uint32_t scale_word, uint32_t *first, uint32_t *second,
+                                                  uint32_t *first_on, uint32_t *second_on)
+    {
+        const float s = scale_of(scale_word);
+        const uint32_t scale = half_pack(s, s), r = q >> 8;
+        // 1024 + code, and 1024 + 16 code, less what they hold too much.
+        *first = half_mul(half_fma((q & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale);
+        *second = half_mul(half_fma((q & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
+        *first_on = half_mul(half_fma((r & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale);
+        *second_on = half_mul(half_fma((r & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
+    }
     static __device__ __forceinline__ void fragments(const code_affine<4> &code, int, uint32_t a[2][2][4])
     {
 #pragma unroll
         for (int o = 0; o < 4; o++) {
-            const float s = scale_of(word(code.s, o));
-            const uint32_t scale = half_pack(s, s), q = word(code.q.v[0], o), r = q >> 8;
             const int t = o >> 1, i = o & 1;
-            // 1024 + code, and 1024 + 16 code, less what they hold too much.
-            a[0][t][i] = half_mul(half_fma((q & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale);
-            a[1][t][i] = half_mul(half_fma((q & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
-            a[0][t][i + 2] = half_mul(half_fma((r & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe408e408u), scale);
-            a[1][t][i + 2] = half_mul(half_fma((r & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd480d480u), scale);
+            output(word(code.q.v[0], o), word(code.s, o), &a[0][t][i], &a[1][t][i], &a[0][t][i + 2], &a[1][t][i + 2]);
         }
+    }
+    // What two neighbouring blocks add for each unit of their sums of x, in two parts.
+    static __device__ __forceinline__ float bias_of(uint32_t scale_word)
+    {
+        return fmaf(8.0f, scale_of(scale_word), bits_float(scale_word & 0xffff0000u) * 4.0f);
+    }
+    static __device__ __forceinline__ void bias_parts(float x, float y, uint32_t *high, uint32_t *low)
+    {
+        *high = half_pack(x, y);
+        *low = half_pack(x - half_float(*high & 0xffffu), y - half_float(*high >> 16));
+    }
+    static __device__ __forceinline__ void bias_pair(uint32_t first, uint32_t second, uint32_t *high, uint32_t *low)
+    {
+        bias_parts(bias_of(first), bias_of(second), high, low);
     }
     // The biases of blocks first .. first + 15, column by column, in two parts: what a block adds for each unit of its
     // sum of x.
@@ -305,18 +325,14 @@ template <> struct wide_code<code_affine<4>> : scales_group {
             const uint4 s = load_kept16(place.scale + (int64_t)((live ? block : first) >> place.group_shift) * 64);
 #pragma unroll
             for (int o = 0; o < 4; o++)
-                bias[k][o] =
-                    live ? fmaf(8.0f, scale_of(word(s, o)), bits_float(word(s, o) & 0xffff0000u) * 4.0f) : 0.0f;
+                bias[k][o] = live ? bias_of(word(s, o)) : 0.0f;
         }
 #pragma unroll
         for (int o = 0; o < 4; o++)
 #pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const float x = bias[2 * c][o], y = bias[2 * c + 1][o];
-                const uint32_t high = half_pack(x, y);
-                a[0][o >> 1][(o & 1) + 2 * c] = high;
-                a[1][o >> 1][(o & 1) + 2 * c] = half_pack(x - half_float(high & 0xffffu), y - half_float(high >> 16));
-            }
+            for (int c = 0; c < 2; c++)
+                bias_parts(bias[2 * c][o], bias[2 * c + 1][o], &a[0][o >> 1][(o & 1) + 2 * c],
+                           &a[1][o >> 1][(o & 1) + 2 * c]);
     }
 };
 
