@@ -53,6 +53,7 @@ tell $? "red: a build that does not compile is found" "$out/red.log"
 # numbers are coded, and experts; in the other order of threads what is cheap.
 cat >"$out/list" <<END
 bf16|0|A=|matrix_host 2
+x with the stages|0|A=|matrix_host 95
 f16|0|A=|matrix_host 5
 affine|0|A=|matrix_host 8
 nvfp4|0|A=|matrix_host 15

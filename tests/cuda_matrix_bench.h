@@ -3,7 +3,8 @@
 // Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets
 // that the L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode,
 // prompt (both classes without), few: the products of prompts of few rows, with 512 and 2,048 beside, experts: those of
-// prompts, or dense: the products of a dense model's prompts.
+// prompts, dense: the products of a dense model's prompts, or long: decode rows of long k (WINDOW_MOST in the environment: bytes of x
+// from which on it comes with the stages).
 
 #ifndef CUDA_MATRIX_BENCH_H
 #define CUDA_MATRIX_BENCH_H
@@ -175,7 +176,7 @@ static void bench_linear(int encoding, int bits, int group, int n, int k, int ro
     a[0].row_class = row_class;
     a[0].k = a[0].ldx = k;
     a[0].x = (const float *)bench_random((int64_t)rows * k * 4, 1);
-    a[0].scratch = put(NULL, 8 * (((int64_t)rows + 15) / 16 * 16) * ((k + 127) / 128 * 128));
+    a[0].scratch = put(NULL, linear_scratch_bytes(rows, k));
     a[0].parts = 1;
     a[0].part[0].ldy = n;
     a[0].part[0].alpha = 1;
@@ -307,10 +308,26 @@ static void bench_dense(int count, char **arguments, double ceiling)
                          ceiling);
 }
 
+// Decode rows of long k: products of Qwen3.5-27B and 9B, of the numbers of rows given, or of some.
+static void bench_long(int count, char **arguments, double ceiling)
+{
+    static const int shapes[][2] = {{34816, 5120},  {16480, 5120}, {5120, 6144}, {5120, 17408},
+                                    {248320, 5120}, {24576, 4096}, {4096, 4096}, {4096, 12288}},
+                     codes[][3] = {{ENC_AFFINE, 4, 64}, {ENC_FP8_BLOCK, 8, 0}}, some[] = {1, 2, 4, 8};
+    const int all = count > 0 ? count : (int)(sizeof some / sizeof *some);
+    for (const int *code : codes)
+        for (const int *shape : shapes)
+            for (int i = 0; i < all; i++)
+                bench_linear(code[0], code[1], code[2], shape[0], shape[1], count > 0 ? atoi(arguments[i]) : some[i],
+                             CLASS_DECODE, ceiling);
+}
+
 static int bench(int count, char **arguments)
 {
     static const int shapes[][2] = {{12288, 2560}, {10240, 2560}, {2560, 6144}, {2560, 2560},  {320, 10240},
                                     {10240, 320},  {640, 2560},   {2560, 640},  {2560, 12288}, {248320, 2560}};
+    if (getenv("WINDOW_MOST"))
+        window_most = atoi(getenv("WINDOW_MOST"));
     double cold = bench_warm(2), warm = bench_warm(300), ceiling = bench_ceiling();
     printf("multiprocessors at %.0f MHz at first, then %.0f; %.0f after the read\n", cold, warm, bench_warm(2));
     bool prompt_only = count > 0 && strcmp(arguments[0], "prompt") == 0;
@@ -321,6 +338,10 @@ static int bench(int count, char **arguments)
     }
     if (count > 0 && strcmp(arguments[0], "dense") == 0) {
         bench_dense(count - 1, arguments + 1, ceiling);
+        return 0;
+    }
+    if (count > 0 && strcmp(arguments[0], "long") == 0) {
+        bench_long(count - 1, arguments + 1, ceiling);
         return 0;
     }
     if (count > 0 && strcmp(arguments[0], "experts") == 0) {

@@ -37,17 +37,39 @@ struct fixed_down {
     static constexpr experts_shape value = {0, 7, SLOTS, 96, 64, 0, 0, {ENC_AFFINE, 4, 32}, {}};
 };
 
-static bool fixed_wrong; // the red control
+struct fixed_many { // more units than blocks: warps of their own add
+    static constexpr linear_shape value = {
+        64, 0, 0, 0, 2, {{ENC_NVFP4, 4, 16, 70, ACT_SILU}, {ENC_NVFP4, 4, 16, 70000, ACT_NONE}}};
+};
+
+// The same in a kernel that is staged though its k is short (kernels/cuda/staged.cuh).
+struct fixed_staged_shape {
+    static constexpr bool FIXED = true, TILES = true;
+    static constexpr int ROWS = TILE_ROWS;
+    static constexpr linear_shape shape = fixed_many::value;
+    static constexpr linear_plan plan = linear_plan_of(shape, TILE_ROWS, {BLOCKS_AT_ONCE, SHARED_MOST, 0});
+};
+
+static bool fixed_wrong;  // the red control
+static bool fixed_staged; // the table has fixed_staged_shape
 
 template <int R> static const struct fixed_table *fixed_test_table(void)
 {
-    const struct fixed_table *right = fixed_table_made<R, shape_list<fixed_one, fixed_two, fixed_glu>,
+    const struct fixed_table *right = fixed_table_made<R, shape_list<fixed_one, fixed_two, fixed_glu, fixed_many>,
                                                        shape_list<fixed_up>, shape_list<fixed_down>>();
     static linear_fixed lies[1];
     static struct fixed_table wrong;
     lies[0] = linear_entry<R, fixed_other>();
     lies[0].shape = fixed_one::value;
     wrong = {lies, NULL, NULL, 1, 0, 0};
+    if constexpr (R == TILE_ROWS) {
+        using STAGED = fixed_staged_shape;
+        static const linear_fixed one[] = {
+            {STAGED::shape, STAGED::plan, linear_rows_kernel<code_nvfp4, linear_form(STAGED::plan), STAGED>}};
+        static const struct fixed_table staged = {one, NULL, NULL, 1, 0, 0};
+        if (fixed_staged)
+            return &staged;
+    }
     return fixed_wrong ? &wrong : right;
 }
 extern "C" {
@@ -78,9 +100,9 @@ static int64_t fixed_call(const linear_shape &shape, const struct weight *w, con
     struct linear_args a = linear_args_of(shape);
     a.pass = put_pass(rows, NULL);
     a.row_class = CLASS_DECODE;
-    a.ldx = FIXED_K;
+    a.ldx = shape.k;
     a.x = x;
-    a.scratch = put(NULL, 8 * 24 * (int64_t)FIXED_K);
+    a.scratch = put(NULL, linear_scratch_bytes(rows, shape.k));
     for (int i = 0; i < a.parts; i++) {
         a.part[i].w = w[i];
         a.part[i].w.bits = shape.part[i].bits;
@@ -89,7 +111,7 @@ static int64_t fixed_call(const linear_shape &shape, const struct weight *w, con
         a.part[i].y = (float *)put(NULL, (int64_t)rows * w[i].n * 4);
         a.part[i].alpha = 1.25f;
     }
-    const struct glu_args glu = {a.pass, FIXED_K, FIXED_K, FIXED_K, FIXED_K, ACT_SILU, x, up, NULL};
+    const struct glu_args glu = {a.pass, shape.k, shape.k, shape.k, shape.k, ACT_SILU, x, up, NULL};
     const void *step[] = {&glu, &a};
     fixed_used = used;
     must(shape.glu ? cuda_glu_linear(0, step, rows) : cuda_linear(0, &a, rows), "a kernel for one shape");
@@ -104,7 +126,9 @@ static int64_t fixed_call(const linear_shape &shape, const struct weight *w, con
 // Whether launches of 1 to FIXED_ROWS_MOST rows have the bits of general ones. *taken: how many launches were the shape's.
 static bool fixed_same(const linear_shape &shape, const float *x, const float *up, int *launches, int64_t *taken)
 {
-    static const int some[] = {1, 2, 3, 4, 5, 7, 8, FIXED_ROWS_MOST};
+    static const int all[] = {1, 2, 3, 4, 5, 7, 8, FIXED_ROWS_MOST}, few[] = {1, 8};
+    const bool many = shape.part[shape.parts - 1].n > 1000; // takes long
+    const int *const some = many ? few : all, count = many ? 2 : 8;
     struct matrix m[LINEAR_PARTS];
     struct weight w[LINEAR_PARTS];
     int outputs = 0;
@@ -119,7 +143,8 @@ static bool fixed_same(const linear_shape &shape, const float *x, const float *u
     }
     float *y = (float *)malloc((size_t)(FIXED_ROWS_MOST * outputs) * 4),
           *want = (float *)malloc((size_t)(FIXED_ROWS_MOST * outputs) * 4);
-    for (int rows : some) {
+    for (int i = 0; i < count; i++) {
+        const int rows = some[i];
         fixed_call(shape, w, x, up, rows, false, want);
         *taken += fixed_call(shape, w, x, up, rows, true, y);
         *launches += 1;
@@ -133,17 +158,23 @@ static bool fixed_same(const linear_shape &shape, const float *x, const float *u
     return same;
 }
 
+// Whether the card is the one that kernels for one shape are made for.
+static bool fixed_here(void)
+{
+    const card_room card = card_here(), made = fixed_card();
+    return card.multiprocessors == made.multiprocessors && card.shared == made.shared &&
+           card_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+}
+
 static void test_fixed(void)
 {
     float *x = step_random((int64_t)2 * FIXED_ROWS_MOST * FIXED_K, 3);
     const float *dx = (const float *)put(x, (int64_t)2 * FIXED_ROWS_MOST * FIXED_K * 4),
                 *up = dx + FIXED_ROWS_MOST * FIXED_K;
-    const linear_shape shapes_here[] = {fixed_one::value, fixed_two::value, fixed_glu::value};
-    static const char *const names[] = {"one part", "two encodings", "glu before it"};
-    const card_room card = card_here(), made = fixed_card();
-    const bool here = card.multiprocessors == made.multiprocessors && card.shared == made.shared &&
-                      card_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
-    for (int i = 0; i < 3; i++) {
+    const linear_shape shapes_here[] = {fixed_one::value, fixed_two::value, fixed_glu::value, fixed_many::value};
+    static const char *const names[] = {"one part", "two encodings", "glu before it", "many units"};
+    const bool here = fixed_here();
+    for (int i = 0; i < (int)(sizeof names / sizeof *names) - !here; i++) { // the last one tells nothing elsewhere
         int launches = 0;
         int64_t taken = 0;
         const bool same = fixed_same(shapes_here[i], dx, up, &launches, &taken);

@@ -17,6 +17,7 @@
 #include "tests/cuda_matrix_sample.h"
 
 extern "C" {
+#include "kernels/cpu/layout.h"
 cudaError_t cuda_linear(cudaStream_t stream, const struct linear_args *args, int rows);
 cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts_up_args *args, int rows);
 cudaError_t cuda_experts_down(cudaStream_t stream, const struct experts_down_args *args, int rows);

@@ -51,7 +51,7 @@ static struct linear_args step_linear(const struct matrix *m, const struct weigh
     a.row_class = CLASS_DECODE;
     a.k = a.ldx = m->w.k;
     a.x = x;
-    a.scratch = put(NULL, 8 * 16 * (int64_t)((a.k + 127) / 128 * 128));
+    a.scratch = put(NULL, linear_scratch_bytes(16, a.k));
     a.parts = 1;
     a.part[0].w = *w;
     a.part[0].ldy = m->w.n;

@@ -50,7 +50,7 @@ static void linear_call(const struct linear_case *c, int first, int count, int c
     a.ldx = c->ldx;
     a.x = c->x + (int64_t)first * c->ldx;
     a.parts = mixed ? 3 : 1;
-    a.scratch = put(NULL, 8 * (((int64_t)capacity + 15) / 16 * 16) * ((a.k + 127) / 128 * 128));
+    a.scratch = put(NULL, linear_scratch_bytes(capacity, a.k));
     for (int i = 0; i < a.parts; i++) {
         int n = i == 1 ? c->other_w.n : c->w.n;
         a.part[i].w = i == 1 ? c->other_w : c->w;
@@ -160,10 +160,11 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_two.h"
 
 #include "tests/cuda_matrix_fixed.h"
+#include "tests/cuda_matrix_staged.h"
 
-// What an argument asks for: a shape's number that shape, STREAMS_ALONE a prompt's rows between blocks, FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and
-// steps, EXPERTS_ALONE + c the case c of experts.
-enum { STREAMS_ALONE = 96, FIXED_ALONE = 97, SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
+// What an argument asks for: a shape's number that shape, STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between blocks,
+// FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
+enum { STAGED_ALONE = 95, STREAMS_ALONE = 96, FIXED_ALONE = 97, SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
 
 int main(int count, char **arguments)
 {
@@ -176,7 +177,7 @@ int main(int count, char **arguments)
     const int expert_case = only - EXPERTS_ALONE;
     if (expert_case >= 0 && expert_case < (int)(sizeof expert_cases / sizeof *expert_cases))
         test_moe(expert_case);
-    else if (only < 0 || (only >= SHAPES && only != SLICES_ALONE && only != FIXED_ALONE && only != STREAMS_ALONE)) {
+    else if (only < 0 || (only >= SHAPES && (only < STAGED_ALONE || only == 99))) {
         test_experts();
         test_linear_steps();
         test_two();
@@ -185,6 +186,8 @@ int main(int count, char **arguments)
         test_streams();
     if (only < 0 || only == FIXED_ALONE)
         test_fixed();
+    if (only < 0 || only == STAGED_ALONE)
+        test_staged();
     if (only < 0 || only == SLICES_ALONE)
         test_slices();
     return done();

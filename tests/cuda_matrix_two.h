@@ -28,7 +28,7 @@ static void two_call(const struct two_code *const codes[TWO_PARTS], const float 
     a.row_class = CLASS_DECODE;
     a.k = a.ldx = TWO_K;
     a.x = x;
-    a.scratch = put(NULL, 8 * 16 * (int64_t)TWO_K);
+    a.scratch = put(NULL, linear_scratch_bytes(16, TWO_K));
     a.parts = TWO_PARTS;
     for (int i = 0; i < TWO_PARTS; i++) {
         struct matrix m = two_matrix(codes[i], i);

@@ -35,7 +35,7 @@ extern "C" cudaError_t cuda_experts_up(cudaStream_t stream, const struct experts
                                  gated ? code_shape_of(&args->gate) : code_shape()};
     auto kernel = table ? experts_find(table->up, table->ups, shape, plan) : NULL;
     if (!kernel)
-        with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), 1,
+        with_kernel(&args->up, gated && !same_code(&args->up, &args->gate), FORM_FEW,
                     [&](auto code, auto) { kernel = experts_up_kernel<typename decltype(code)::type, experts_given>; });
     return launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared, kernel, *args,
                   plan, rows * args->slots);
@@ -52,7 +52,7 @@ extern "C" cudaError_t cuda_experts_down(cudaStream_t stream, const struct exper
     const experts_shape shape = {0, args->experts, args->slots, args->n, args->k, 0, 0, code_shape_of(&args->down), {}};
     auto kernel = table ? experts_find(table->down, table->downs, shape, plan) : NULL;
     if (!kernel)
-        with_kernel(&args->down, false, 1, [&](auto code, auto) {
+        with_kernel(&args->down, false, FORM_FEW, [&](auto code, auto) {
             kernel = experts_down_kernel<typename decltype(code)::type, experts_given>;
         });
     return launch(stream, dim3(experts_blocks(plan, rows, args->slots)), dim3(BLOCK_THREADS), shared, kernel, *args,

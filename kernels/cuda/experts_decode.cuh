@@ -60,13 +60,6 @@ __device__ __forceinline__ struct weight weight_here(const struct weight &given,
     return w;
 }
 
-// For each set of sums: its warps' sums are there; they have been added.
-struct sum_barriers {
-    uint64_t made[SUM_SETS], added[SUM_SETS];
-};
-static_assert(THREADS + 32 * ADDERS == BLOCK_THREADS, "a block's warps");
-static_assert(sizeof(ring_barriers) + sizeof(sum_barriers) <= ROOM_FIXED, "a block's barriers");
-
 // A unit: an expert, the first of its pairs, and the part of the list that chose it.
 struct experts_unit {
     int32_t expert, first, from, count;
@@ -133,8 +126,7 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
     s.to = plan.up.blocks;
     experts_tiles(plan, c, [&](const experts_unit &u, int first, int rows) {
         const int set = turn % SUM_SETS;
-        if (turn >= SUM_SETS)
-            stage_wait(barriers->added + set, (turn / SUM_SETS & 1) ^ 1);
+        sums_begin(barriers, turn);
         s.expert = u.expert;
         s.pair = u.first + s.own;
         s.tile = {x, ldx, c.list + u.from, divisor, first, rows, up->k, plan.room.aligned, false, NULL, 0};
@@ -148,12 +140,9 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
             s.step = source.step;
             s.scale_at = source.scale_at;
             s.shift = source.shift;
-            share_run<CODE, false>::run(&s);
+            share_run<CODE, FORM_FEW>::run(&s);
         }
-        __syncwarp();
-        if (s.lane == 0)
-            stage_arrive(barriers->made + set);
-        turn++;
+        sums_end(barriers, turn++);
     });
 }
 
@@ -176,13 +165,10 @@ __device__ __forceinline__ void experts_add(const experts_plan &plan, const expe
     experts_tiles(plan, c, [&](const experts_unit &u, int first, int rows) {
         const int set = turn % SUM_SETS;
         const float2 f = factors(u.expert);
-        stage_wait(barriers->made + set, turn / SUM_SETS & 1);
+        sums_take(barriers, turn);
         finish(u, f, room_sums(plan.room, memory, matrices * set),
                room_sums(plan.room, memory, matrices * set + matrices - 1), rows, c.list + u.from + first);
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0)
-            stage_arrive(barriers->added + set);
-        turn++;
+        sums_give(barriers, turn++);
     });
 }
 
@@ -204,10 +190,7 @@ experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, 
         if (threadIdx.x == 0)
             count = chosen;
     } else if (threadIdx.x == TAKERS) {
-        for (int i = 0; i < SUM_SETS; i++) {
-            stage_open(barriers->made + i, WARPS);
-            stage_open(barriers->added + i, ADDERS);
-        }
+        sums_open(barriers, ADDERS);
         ring_open((ring_barriers *)memory, plan.room.slots);
     }
     __syncthreads();

@@ -12,11 +12,7 @@
 #include "kernels/cuda/linear.cuh"
 #include "kernels/cuda/shape.cuh"
 
-enum {
-    EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
-    ADDERS = 3,           // warps that add
-    SUM_SETS = 2,         // of a unit's sums: those that are added, and those that are made
-};
+enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
 
 struct experts_plan {
     room_plan room;

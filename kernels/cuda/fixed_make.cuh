@@ -70,7 +70,8 @@ template <int ROWS, class S> static constexpr linear_fixed linear_entry(void)
         constexpr int other = part_other(shape);
         using A = typename code_for<shape.part[0].encoding, shape.part[0].bits>::type;
         using B = typename code_for<shape.part[other].encoding, shape.part[other].bits>::type;
-        return {shape, SHAPE::plan, linear_rows_kernel<typename code_for_two<A, B>::type, ROWS == TILE_ROWS, SHAPE>};
+        return {shape, SHAPE::plan,
+                linear_rows_kernel<typename code_for_two<A, B>::type, linear_form(SHAPE::plan), SHAPE>};
     }
 }
 

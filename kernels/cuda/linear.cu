@@ -9,7 +9,7 @@
 #include "kernels/cuda/linear_streams.cuh"
 
 // do_it(code, flag) for the kernel of the parts' encodings.
-template <class DO> static void linear_kernel(const struct linear_args *a, int rows, const DO &do_it)
+template <class DO> static void linear_kernel(const struct linear_args *a, int form, const DO &do_it)
 {
     const struct weight *first = &a->part[0].w, *other = first;
     bool two = true; // encodings at most
@@ -20,9 +20,20 @@ template <class DO> static void linear_kernel(const struct linear_args *a, int r
         two = two && (same_code(w, first) || same_code(w, other));
     }
     if (same_code(other, first) || !two)
-        with_kernel(first, !two, rows, do_it);
+        with_kernel(first, !two, form, do_it);
     else
-        with_two_kernel(first, other, rows, do_it);
+        with_two_kernel(first, other, form, do_it);
+}
+
+// Takes the rows of a staged launch apart.
+static cudaError_t linear_split(cudaStream_t stream, const struct linear_args *args, const linear_plan &plan)
+{
+    const struct split_rows split = {
+        args->x, plan.step.up,  args->ldx,         plan.step.ld_up,
+        args->k, plan.capacity, plan.room.aligned, (uint8_t *)args->scratch + plan.rows_at};
+    const unsigned warps = SPLIT_THREADS / 32, blocks = ((unsigned)args->k + 31) / 32;
+    return launch(stream, dim3((blocks + warps - 1) / warps, (unsigned)plan.tiles), dim3(SPLIT_THREADS), 0,
+                  staged_split_kernel, split);
 }
 
 static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
@@ -36,14 +47,17 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
         return cudaErrorInvalidValue;
     plan.room.aligned = rows_aligned(args->x, args->ldx);
     void (*kernel)(linear_args, linear_plan) = NULL;
-    linear_kernel(args, tile, [&](auto code, auto eight) {
-        kernel = linear_rows_kernel<typename decltype(code)::type, decltype(eight)::value, shape_given>;
+    linear_kernel(args, linear_form(plan), [&](auto code, auto form) {
+        kernel = linear_rows_kernel<typename decltype(code)::type, decltype(form)::value, shape_given>;
     });
     plan.cluster =
         linear_may_cluster(plan) &&
         plan.units / plan.slices <= clusters_at_once((const void *)kernel, BLOCK_THREADS, shared, plan.slices);
     const struct fixed_table *table = fixed_table_for(tile);
     auto fixed = table ? linear_find(table, linear_shape_of(args, step), plan) : NULL;
+    const cudaError_t error = plan.staged ? linear_split(stream, args, plan) : cudaSuccess;
+    if (error != cudaSuccess)
+        return error;
     return launch_cluster(stream, dim3(plan.blocks + plan.step.rows), dim3(BLOCK_THREADS), shared,
                           plan.cluster ? (unsigned)plan.slices : 1u, fixed ? fixed : kernel, *args, plan);
 }

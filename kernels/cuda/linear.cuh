@@ -8,7 +8,7 @@
 #define LINEAR_CUH
 
 #include "kernels/cuda/card.cuh"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/share.cuh"
 
 enum {
     SHARED_OWN = 256,         // bytes of a block that kernels with dynamic shared memory declare beside it, at most
@@ -38,20 +38,25 @@ static inline int shared_most(void)
     return bytes;
 }
 
-// What planning asks of a card.
+// What planning asks of a card. window: bytes of the longest window of x that launches of eight rows have; longer ones are staged.
 struct card_room {
-    int32_t multiprocessors, shared;
+    int32_t multiprocessors, shared, window;
 };
+
+enum { WINDOW_MOST = 100 * 1024 };
+
+// Tests have shorter ones.
+inline int32_t window_most = WINDOW_MOST;
 
 static inline card_room card_here(void)
 {
-    return {multiprocessors(), shared_most()};
+    return {multiprocessors(), shared_most(), window_most};
 }
 
 // The card that kernels for one shape are made for (H100, H200).
 static constexpr card_room fixed_card(void)
 {
-    return {BLOCKS_AT_ONCE, SHARED_MOST};
+    return {BLOCKS_AT_ONCE, SHARED_MOST, WINDOW_MOST};
 }
 
 static constexpr int weight_pairs(const struct weight *w)
@@ -109,7 +114,52 @@ struct room_plan {
     int32_t aligned; // rows of x begin at multiples of 16 bytes
 };
 
-enum { ROOM_FIXED = 256 }; // bytes of barriers
+enum {
+    ROOM_FIXED = 256, // bytes of barriers
+    ADDERS = 3,       // warps that add and store, where warps that take go on to the next unit
+    SUM_SETS = 2,     // of a unit's sums: those that are added, and those that are made
+};
+
+// For each set of sums: its warps' sums are there; they have been added.
+struct sum_barriers {
+    uint64_t made[SUM_SETS], added[SUM_SETS];
+};
+static_assert(THREADS + 32 * ADDERS == BLOCK_THREADS, "a block's warps");
+static_assert(sizeof(ring_barriers) + sizeof(sum_barriers) <= ROOM_FIXED, "a block's barriers");
+
+// Called by one thread, before a barrier of the block; adders: warps.
+__device__ __forceinline__ void sums_open(sum_barriers *b, int adders)
+{
+    for (int i = 0; i < SUM_SETS; i++) {
+        stage_open(b->made + i, WARPS);
+        stage_open(b->added + i, adders);
+    }
+}
+
+// By a warp that takes, before it makes the sums of unit number `turn`, and behind it.
+__device__ __forceinline__ void sums_begin(sum_barriers *b, int turn)
+{
+    if (turn >= SUM_SETS)
+        stage_wait(b->added + turn % SUM_SETS, (turn / SUM_SETS & 1) ^ 1);
+}
+__device__ __forceinline__ void sums_end(sum_barriers *b, int turn)
+{
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        stage_arrive(b->made + turn % SUM_SETS);
+}
+
+// By a warp that adds: when the sums are there, and when it has done with them.
+__device__ __forceinline__ void sums_take(sum_barriers *b, int turn)
+{
+    stage_wait(b->made + turn % SUM_SETS, turn / SUM_SETS & 1);
+}
+__device__ __forceinline__ void sums_give(sum_barriers *b, int turn)
+{
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        stage_arrive(b->added + turn % SUM_SETS);
+}
 
 static inline bool room_plan_same(const room_plan &a, const room_plan &b)
 {
@@ -193,50 +243,52 @@ static inline bool same_code(const struct weight *a, const struct weight *b)
     return a->encoding == b->encoding && (a->encoding != ENC_AFFINE || a->bits == b->bits);
 }
 
-template <bool B> struct flag_type {
-    static constexpr bool value = B;
+template <int F> struct form_type {
+    static constexpr int value = F;
 };
 
-// do_it(code, flag_type<rows == 8>()).
-template <class CODE, class DO> static inline void with_rows(CODE code, int rows, const DO &do_it)
+// do_it(code, form_type<form>()).
+template <class CODE, class DO> static inline void with_form(CODE code, int form, const DO &do_it)
 {
-    if (rows == TILE_ROWS)
-        do_it(code, flag_type<true>());
+    if (form == FORM_STAGED)
+        do_it(code, form_type<FORM_STAGED>());
+    else if (form == FORM_EIGHT)
+        do_it(code, form_type<FORM_EIGHT>());
     else
-        do_it(code, flag_type<false>());
+        do_it(code, form_type<FORM_FEW>());
 }
 
-// do_it(code_type<...>(), flag_type<rows == 8>()).
-template <class DO> static inline void with_kernel(const struct weight *w, bool mixed, int rows, DO do_it)
+// do_it(code_type<...>(), form_type<form>()).
+template <class DO> static inline void with_kernel(const struct weight *w, bool mixed, int form, DO do_it)
 {
     if (mixed)
-        with_rows(code_type<code_mixed>(), rows, do_it);
+        with_form(code_type<code_mixed>(), form, do_it);
     else
-        with_code(w, [&](auto code) { with_rows(code, rows, do_it); });
+        with_code(w, [&](auto code) { with_form(code, form, do_it); });
 }
 
 // The same for weights of two encodings, which do not come in any order: a kernel for both where checkpoints have such
 // products (routers and gates beside quantised matrices), else code_mixed.
 template <class A, class B, class DO>
-static inline bool with_two(const struct weight *a, const struct weight *b, int rows, const DO &do_it)
+static inline bool with_two(const struct weight *a, const struct weight *b, int form, const DO &do_it)
 {
     if (!(code_is<A>(a) && code_is<B>(b)) && !(code_is<A>(b) && code_is<B>(a)))
         return false;
-    with_rows(code_type<code_two<A, B>>(), rows, do_it);
+    with_form(code_type<code_two<A, B>>(), form, do_it);
     return true;
 }
 template <class DO>
-static inline void with_two_kernel(const struct weight *a, const struct weight *b, int rows, DO do_it)
+static inline void with_two_kernel(const struct weight *a, const struct weight *b, int form, DO do_it)
 {
-    if (!with_two<code_bf16, code_affine<4>>(a, b, rows, do_it) &&
-        !with_two<code_bf16, code_affine<8>>(a, b, rows, do_it) &&
-        !with_two<code_bf16, code_nvfp4>(a, b, rows, do_it) &&
-        !with_two<code_bf16, code_e4m3<ENC_MXFP8>>(a, b, rows, do_it) &&
-        !with_two<code_bf16, code_e4m3<ENC_FP8>>(a, b, rows, do_it) &&
-        !with_two<code_bf16, code_e4m3<ENC_FP8_BLOCK>>(a, b, rows, do_it) &&
-        !with_two<code_bf16, code_int4>(a, b, rows, do_it) &&
-        !with_two<code_affine<8>, code_affine<4>>(a, b, rows, do_it))
-        with_rows(code_type<code_mixed>(), rows, do_it);
+    if (!with_two<code_bf16, code_affine<4>>(a, b, form, do_it) &&
+        !with_two<code_bf16, code_affine<8>>(a, b, form, do_it) &&
+        !with_two<code_bf16, code_nvfp4>(a, b, form, do_it) &&
+        !with_two<code_bf16, code_e4m3<ENC_MXFP8>>(a, b, form, do_it) &&
+        !with_two<code_bf16, code_e4m3<ENC_FP8>>(a, b, form, do_it) &&
+        !with_two<code_bf16, code_e4m3<ENC_FP8_BLOCK>>(a, b, form, do_it) &&
+        !with_two<code_bf16, code_int4>(a, b, form, do_it) &&
+        !with_two<code_affine<8>, code_affine<4>>(a, b, form, do_it))
+        with_form(code_type<code_mixed>(), form, do_it);
 }
 
 #endif

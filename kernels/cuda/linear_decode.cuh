@@ -50,6 +50,8 @@ template <class SHAPE> __device__ __forceinline__ decltype(auto) linear_plan_her
         plan.blocks = made.blocks;
         plan.capacity = SHAPE::ROWS == 1 ? 1 : given.capacity;
         plan.tiles = SHAPE::TILES ? given.tiles : 1;
+        plan.staged = made.staged;
+        plan.rows_at = given.rows_at;
         plan.cluster = SHAPE::TILES ? made.cluster && given.cluster : made.cluster;
         return plan;
     } else {
@@ -202,6 +204,47 @@ __device__ __forceinline__ void linear_mix(const linear_plan &plan, const linear
     plan.step.y[(int64_t)r * plan.step.dim + o] = __fmul_rn(sum, 1.0f / (float)STREAMS_MOST);
 }
 
+// Warps that add and store, where blocks have several units: those that take need not meet at the end of each. In kernels for one shape
+// alone; where x comes with the stages all warps put that can.
+template <int FORM, class SHAPE> static __host__ __device__ constexpr int linear_adders(void)
+{
+    if constexpr (SHAPE::FIXED) {
+        constexpr linear_plan plan = SHAPE::plan;
+        return FORM != FORM_STAGED && plan.units > plan.blocks && plan.slices == 1 && plan.step.dim == 0 ? ADDERS : 0;
+    }
+    return 0;
+}
+
+__device__ __forceinline__ sum_barriers *linear_sums(unsigned char *memory)
+{
+    return (sum_barriers *)(memory + sizeof(ring_barriers));
+}
+
+// A warp that puts stages with x in them.
+template <class SHAPE>
+__device__ __forceinline__ void linear_put_staged(const struct linear_args &a, const linear_plan &plan,
+                                                  const linear_plan &given, weight_ring *ring)
+{
+    const int lane = threadIdx.x & 31, slots = plan.room.slots;
+    staged_putter putter = {0, ((int)threadIdx.x - TAKERS) >> 5, slots < STAGED_PUTTERS ? slots : STAGED_PUTTERS,
+                            false};
+    const int64_t tile_bytes = (int64_t)((linear_k<SHAPE>(a) + 31) / 32) * STAGED_BLOCK;
+    int tiles = 1;
+    for (int tile = 0; tile < tiles; tile++) {
+        const uint8_t *x = (const uint8_t *)a.scratch + plan.rows_at + tile * tile_bytes;
+        for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks) {
+            const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
+            staged_put(ring, linear_piece_at<SHAPE>(given, u.part).source, 2 * u.first, 2 * plan.pairs, u.from, u.to, x,
+                       &putter, lane);
+        }
+        if (tile == 0 && plan.tiles > 1) {
+            staged_wait(&putter);
+            tiles = linear_tiles(plan, linear_rows(a, a.pass->rows));
+        }
+    }
+    staged_wait(&putter);
+}
+
 // Where the first block of a cluster gets the sums: in the second set of its own, which a block of one unit leaves alone.
 __device__ __forceinline__ uint64_t *linear_came(unsigned char *memory)
 {
@@ -289,30 +332,38 @@ __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const
         *counter = 0;
 }
 
-template <class CODE, bool EIGHT, class SHAPE>
+// The rows of a tile: x, with `left` rows there.
+template <class SHAPE>
+__device__ __forceinline__ row_source_tile linear_tile(const struct linear_args &a, const linear_plan &plan, int first,
+                                                       int left)
+{
+    const int wide = 1 << plan.room.shift, k = linear_k<SHAPE>(a);
+    return {a.x,
+            a.ldx,
+            NULL,
+            1,
+            first,
+            left < wide ? left : wide,
+            k,
+            plan.room.aligned,
+            plan.room.aligned && !plan.step.up && k % 32 == 0,
+            plan.step.up,
+            plan.step.ld_up};
+}
+
+template <class CODE, int FORM, class SHAPE>
 __device__ __forceinline__ void linear_take(const struct linear_args &a, const linear_plan &plan,
                                             const linear_plan &given, unsigned char *memory, unsigned int *arrived)
 {
-    const int warp = threadIdx.x >> 5;
+    const int warp = threadIdx.x >> 5, wide = 1 << plan.room.shift;
     int turn = 0;
     share s = share_open(plan.room, plan.splits, memory);
     pdl_wait();
     pdl_trigger();
     int live = a.pass->rows;
-    const int wide = 1 << plan.room.shift, k = linear_k<SHAPE>(a);
     for (int tile = 0; tile == 0 || (plan.tiles > 1 && tile < linear_tiles(plan, linear_rows(a, live))); tile++) {
-        const int left = plan.capacity - tile * wide; // so that x need not wait for the number of rows
-        s.tile = {a.x,
-                  a.ldx,
-                  NULL,
-                  1,
-                  tile * wide,
-                  left < wide ? left : wide,
-                  k,
-                  plan.room.aligned,
-                  plan.room.aligned && !plan.step.up && k % 32 == 0,
-                  plan.step.up,
-                  plan.step.ld_up};
+        if (FORM != FORM_STAGED) // so that x need not wait for the number of rows
+            s.tile = linear_tile<SHAPE>(a, plan, tile * wide, plan.capacity - tile * wide);
         s.x.from = s.x.to = 0;
         for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks, turn++) {
             const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
@@ -326,10 +377,17 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.to = u.to;
             s.step = source.step;
             s.scale_at = source.scale_at;
+            s.x_at = source.x_at;
             s.shift = source.shift;
             s.sums = sums + (warp * 32 << plan.room.shift);
+            if (linear_adders<FORM, SHAPE>() > 0) {
+                sums_begin(linear_sums(memory), turn);
+                share_run<CODE, FORM>::run(&s);
+                sums_end(linear_sums(memory), turn);
+                continue;
+            }
             const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
-            share_run<CODE, EIGHT>::run(&s);
+            share_run<CODE, FORM>::run(&s);
             settle(live);
             const int rows = linear_rows(a, live);
             if (plan.cluster)
@@ -340,6 +398,31 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
                 linear_reduce(a, part, plan, piece, u, tile, rows, turn, factor, sums, arrived);
         }
     }
+}
+
+// A warp that adds and stores.
+template <class SHAPE>
+__device__ __forceinline__ void linear_add(const struct linear_args &a, const linear_plan &plan,
+                                           const linear_plan &given, unsigned char *memory)
+{
+    const int shift = plan.room.shift, wide = 32 << shift, all = plan.pairs * wide;
+    int turn = 0;
+    pdl_wait();
+    const int rows = linear_rows(a, a.pass->rows), tiles = plan.tiles > 1 ? linear_tiles(plan, rows) : 1;
+    for (int tile = 0; tile < tiles; tile++)
+        for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks, turn++) {
+            const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
+            const auto &part = linear_part_at<SHAPE>(a, u.part);
+            const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
+            const float *sums = room_sums(plan.room, memory, turn);
+            sums_take(linear_sums(memory), turn);
+            for (int i = threadIdx.x - THREADS; i < all; i += 32 * ADDERS) {
+                const int f = i & (wide - 1);
+                linear_store(part, factor, u.first * 32 + (i >> shift), (tile << shift) + (f & ((1 << shift) - 1)),
+                             rows, reduced(sums + (i >> (shift + 5)) * plan.splits * wide + f, plan.splits, wide));
+            }
+            sums_give(linear_sums(memory), turn);
+        }
 }
 
 // A block behind those that have units: the choices of a row.
@@ -360,31 +443,42 @@ __device__ __forceinline__ void linear_route(const linear_plan &plan, unsigned c
         route_row<false>(a, r, space, sync);
 }
 
-template <class CODE, bool EIGHT, class SHAPE>
+template <class CODE, int FORM, class SHAPE>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     linear_rows_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ linear_plan given)
 {
     SHARED_ROOM(memory);
     const auto &plan = linear_plan_here<SHAPE>(given);
     __shared__ unsigned int arrived;
+    constexpr int adders = linear_adders<FORM, SHAPE>();
     if (blockIdx.x >= plan.blocks) {
         linear_route(plan, memory);
         return;
     }
     if (threadIdx.x == TAKERS) {
         ring_open((ring_barriers *)memory, plan.room.slots);
+        if (adders)
+            sums_open(linear_sums(memory), adders);
         if (plan.cluster)
             box_open(linear_came(memory), plan.slices * plan.pairs * (32 << plan.room.shift) * 4);
     }
     __syncthreads();
     if (plan.cluster)
         cluster_arrive_read();
-    ring_registers<112, 32>();
     if (threadIdx.x < TAKERS) {
-        linear_take<CODE, EIGHT, SHAPE>(a, plan, given, memory, &arrived);
+        registers_more<adders ? 104 : 112>();
+        linear_take<CODE, FORM, SHAPE>(a, plan, given, memory, &arrived);
+        return;
+    }
+    registers_fewer<adders ? 64 : 32>();
+    if (FORM == FORM_STAGED) {
+        weight_ring ring = room_ring(plan.room, memory);
+        linear_put_staged<SHAPE>(a, plan, given, &ring);
     } else if (threadIdx.x < THREADS) {
         weight_ring ring = room_ring(plan.room, memory);
         linear_put<SHAPE>(a, plan, given, &ring);
+    } else if (adders > 0) {
+        linear_add<SHAPE>(a, plan, given, memory);
     }
 }
 

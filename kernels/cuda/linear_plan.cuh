@@ -41,6 +41,8 @@ struct linear_plan {
     int32_t units, tiles;          // tiles of TILE_ROWS rows that the capacity has
     int32_t blocks;                // that have units
     int32_t cluster;               // slices of a group are a cluster
+    int32_t staged;                // x comes with the weights' stages (staged.cuh)
+    int64_t rows_at;               // staged: bytes in scratch before the rows that were taken apart
     linear_piece part[LINEAR_PARTS];
 };
 
@@ -69,6 +71,55 @@ static constexpr void linear_cut(struct linear_plan *plan, const struct linear_a
                 plan->slices = slices;
             }
         }
+}
+
+// The longest stages with x in them of which a block has STAGES_LEAST to read and the ring SLOTS_LEAST; false: even the shortest are too
+// long.
+static constexpr bool linear_stages(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
+                                    size_t *shared)
+{
+    const int used = ROOM_FIXED + sums_bytes(TILE_ROWS, 2) + window_bytes(TILE_ROWS, 0), panels = 2 * plan->pairs,
+              each = (blocks / plan->slices + plan->splits - 1) / plan->splits,
+              turns = (plan->units + plan->blocks - 1) / plan->blocks;
+    int most = 0; // bytes of a block of k
+    for (int i = 0; i < a->parts; i++) {
+        const struct weight *w = &a->part[i].w;
+        const int bytes =
+            panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + STAGED_BLOCK;
+        most = bytes > most ? bytes : most;
+    }
+    for (int length = each; length > 0; length--) {
+        const int stages = (each + length - 1) / length, step = plan->splits * ((each + stages - 1) / stages),
+                  slots = (card.shared - used) / (step * most);
+        if (slots < SLOTS_LEAST || (stages * turns < STAGES_LEAST && length > 1))
+            continue;
+        plan->room = {3, 0, step * most, slots < SLOTS_MOST ? slots : SLOTS_MOST, 2, 0};
+        *shared = (size_t)(used + plan->room.slots * step * most);
+        for (int i = 0; i < a->parts; i++) {
+            stage_source *s = &plan->part[i].source;
+            *s = stage_source_make(&a->part[i].w, plan->splits, {0, 0});
+            s->step = step;
+            s->scale_at = panels * step * s->data_bytes;
+            s->x_at = s->scale_at + panels * step * s->scale_bytes;
+            s->stride = plan->step.dim ? plan->step.dim / 16 : s->stride;
+        }
+        return true;
+    }
+    return false;
+}
+
+// Whether x comes with the stages: eight rows, whose window would leave the weights little room. partial: floats of scratch that
+// are taken.
+static constexpr bool linear_staged(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
+                                    int64_t rows, int64_t partial, size_t *shared)
+{
+    const int64_t apart = (int64_t)plan->tiles * blocks * STAGED_BLOCK,
+                  room = 10 * ((rows + 15) / 16 * 16) * ((a->k + 127) / 128 * 128); // linear_scratch_bytes()
+    plan->rows_at = (partial * 4 + 15) / 16 * 16;
+    plan->staged = tile_rows_for(card, rows) == TILE_ROWS &&
+                   window_bytes(TILE_ROWS, blocks / plan->slices + 1) > card.window && plan->rows_at + apart <= room &&
+                   2 * plan->pairs <= STAGED_PANELS && linear_stages(plan, card, a, blocks, shared);
+    return plan->staged;
 }
 
 // The sources of the parts, and where a block's memory goes: stages as long as leaves place for enough of them.
@@ -129,10 +180,17 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     if (counter > COUNTERS)
         plan.units = 0;
     plan.blocks = plan.units < card.multiprocessors ? plan.units : card.multiprocessors;
-    linear_room(&plan, card, a, blocks, rows, shared);
+    if (!linear_staged(&plan, card, a, blocks, rows, partial, shared))
+        linear_room(&plan, card, a, blocks, rows, shared);
     if (plan.step.rows && *shared < sizeof(route_space))
         *shared = sizeof(route_space);
     return plan;
+}
+
+// What kernel a plan is for.
+static constexpr int linear_form(const linear_plan &plan)
+{
+    return plan.staged ? FORM_STAGED : 1 << plan.room.shift == TILE_ROWS ? FORM_EIGHT : FORM_FEW;
 }
 
 // Whether slices may be clusters, if they all run at once: each block has one unit and one tile, whose sums fit into a box.
@@ -140,6 +198,13 @@ static constexpr bool linear_may_cluster(const linear_plan &plan)
 {
     return plan.slices > 1 && plan.slices * plan.pairs <= WARPS && plan.tiles == 1 && plan.step.rows == 0 &&
            plan.units == plan.blocks;
+}
+
+// The same, if it is the card that kernels for one shape are made for: as many clusters as it has at once, as far as they were counted.
+static constexpr bool linear_clusters(const linear_plan &plan)
+{
+    const int most[SLICES_MOST + 1] = {0, 132, 66, 39, 30, 132, 132, 132, 15};
+    return linear_may_cluster(plan) && plan.units / plan.slices <= most[plan.slices];
 }
 
 // ---- kernels for one shape -------------------------------------------------------------------------------------------------
@@ -182,16 +247,16 @@ static inline bool linear_shape_same(const linear_shape &a, const linear_shape &
 }
 
 // The plan of a shape for tiles of `rows` rows, on the card that the kernels are made for.
-static constexpr linear_plan linear_plan_of(const linear_shape &shape, int rows)
+static constexpr linear_plan linear_plan_of(const linear_shape &shape, int rows, const card_room &card = fixed_card())
 {
     const struct linear_args a = linear_args_of(shape);
     linear_step step = {};
     size_t shared = 0;
     step.dim = shape.mix;
     step.rows = shape.route;
-    linear_plan plan = linear_plan_make(fixed_card(), &a, &step, rows, &shared);
+    linear_plan plan = linear_plan_make(card, &a, &step, rows, &shared);
     plan.room.aligned = 1;
-    plan.cluster = linear_may_cluster(plan);
+    plan.cluster = linear_clusters(plan);
     return plan;
 }
 
@@ -201,7 +266,7 @@ static inline bool linear_plan_is(const linear_plan &plan, const linear_plan &fi
 {
     bool same = room_plan_same(plan.room, fixed.room) && plan.splits == fixed.splits && plan.slices == fixed.slices &&
                 plan.pairs == fixed.pairs && plan.units == fixed.units && plan.blocks == fixed.blocks &&
-                plan.step.dim == fixed.step.dim &&
+                plan.step.dim == fixed.step.dim && plan.staged == fixed.staged &&
                 (plan.tiles > 1 ? 1 << fixed.room.shift == TILE_ROWS : plan.cluster == fixed.cluster);
     for (int i = 0; i < parts; i++)
         same = same && stage_source_same(plan.part[i].source, fixed.part[i].source) &&

@@ -67,6 +67,7 @@ struct stage_source {
     int32_t data_bytes, scale_bytes, shift; // of a block; of a group of 1 << shift blocks
     int32_t blocks, step, scale_at;         // of k; of a stage; where scales lie in a slot
     int32_t stride;                         // panels from a pair of a unit to the next
+    int32_t x_at;                           // where x lies in a slot (staged.cuh)
 };
 
 static constexpr stage_source stage_source_make(const struct weight *w, int splits, const stage_rule &rule)
@@ -90,7 +91,8 @@ static inline bool stage_source_same(const stage_source &a, const stage_source &
 {
     return a.panels == b.panels && a.panel_bytes == b.panel_bytes && a.scale_panel == b.scale_panel &&
            a.data_bytes == b.data_bytes && a.scale_bytes == b.scale_bytes && a.shift == b.shift &&
-           a.blocks == b.blocks && a.step == b.step && a.scale_at == b.scale_at && a.stride == b.stride;
+           a.blocks == b.blocks && a.step == b.step && a.scale_at == b.scale_at && a.stride == b.stride &&
+           a.x_at == b.x_at;
 }
 
 // By all threads of a block of BLOCK_THREADS, which have 96 registers each at first: TAKE for those that take, LEAVE for the others,

@@ -88,6 +88,27 @@ __device__ __forceinline__ float sum_eight(const float *v)
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
+// The eight numbers that two parts are.
+__device__ __forceinline__ void join_eight(const uint4 &high, const uint4 &low, float *v)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = i / 2 * 4 + i % 2;
+        v[at] = bits_float(word(high, i) << 16) + bits_float(word(low, i) << 16);
+        v[at + 2] = bits_float(word(high, i) & 0xffff0000u) + bits_float(word(low, i) & 0xffff0000u);
+    }
+}
+
+// The sum of both parts of a block's 32 numbers, by its four lanes.
+__device__ __forceinline__ float parts_sum(const uint4 &high, const uint4 &low)
+{
+    float v[8];
+    join_eight(high, low, v);
+    float sum = sum_eight(v);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+}
+
 // A thread's piece of the window: eight numbers of a row. at: its row and block.
 struct window_piece {
     int block, r;
@@ -141,17 +162,6 @@ __device__ __forceinline__ void window_take(const row_source_tile &t, const wind
         v[i] = __fmul_rn(__fdiv_rn(v[i], __fadd_rn(1.0f, expf(-v[i]))), u[i]);
 }
 
-// The eight numbers that two parts are.
-__device__ __forceinline__ void join_eight(const uint4 &high, const uint4 &low, float *v)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int at = i / 2 * 4 + i % 2;
-        v[at] = bits_float(word(high, i) << 16) + bits_float(word(low, i) << 16);
-        v[at + 2] = bits_float(word(high, i) & 0xffff0000u) + bits_float(word(low, i) & 0xffff0000u);
-    }
-}
-
 // Fills the window with blocks from .. to - 1 of the tile's rows, by all takers; nobody may still read what it held. Rows that
 // the tile lacks are left as they are: a product's columns are apart, and theirs are never stored. SUMS: somebody reads the sums.
 template <bool SUMS>
@@ -169,12 +179,8 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
         uint4 high, low;
         float sum = 0;
         split_eight(v, &high, &low);
-        if (SUMS) {
-            join_eight(high, low, v);
-            sum = sum_eight(v);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        }
+        if (SUMS)
+            sum = parts_sum(high, low);
         __syncwarp(); // four lanes have their numbers before one writes its parts
         if (item < items) {
             *(uint4 *)(p.at + l * 16) = high;
@@ -206,8 +212,8 @@ template <class CODE> __device__ __forceinline__ void block_columns(const CODE &
         }
 }
 
-// sums += scale * d + bias * x for the lane's four outputs and two columns.
-template <class CODE>
+// sums += scale * d + bias * x for the lane's four outputs and two columns. BIAS: whether columns have x, which is not all zeros.
+template <class CODE, bool BIAS>
 __device__ __forceinline__ void block_scale(const CODE &code, const float *d, float x0, float x1, float *sums)
 {
 #pragma unroll
@@ -219,11 +225,21 @@ __device__ __forceinline__ void block_scale(const CODE &code, const float *d, fl
             code.outcome(o, &scale, &bias);
         sums[2 * o] = fmaf(scale, d[2 * o], sums[2 * o]);
         sums[2 * o + 1] = fmaf(scale, d[2 * o + 1], sums[2 * o + 1]);
-        if (CODE::BIASED) {
+        if (CODE::BIASED && BIAS) {
             sums[2 * o] = fmaf(bias, x0, sums[2 * o]);
             sums[2 * o + 1] = fmaf(bias, x1, sums[2 * o + 1]);
         }
     }
+}
+
+// A block's products with eight columns, added to sums. x: the lane's part of its column; x0, x1: the sums of two columns.
+template <class CODE, bool BIAS>
+__device__ __forceinline__ void block_add(const CODE &code, const uint4 &x, float x0, float x1, int l, float *sums)
+{
+    float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    block_columns(code, x, l, CODE::SCALED ? d : sums);
+    if (CODE::SCALED)
+        block_scale<CODE, BIAS>(code, d, x0, x1, sums);
 }
 
 // The lane's part of a column in the window, in the order of its codes.
@@ -247,17 +263,9 @@ __device__ __forceinline__ void block_product(const CODE &code, const unsigned c
         x0 = s[2 * l & mask];
         x1 = s[(2 * l + 1) & mask];
     }
-    float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    block_columns(code, first, l, CODE::SCALED ? d : sums);
-    if (CODE::SCALED)
-        block_scale(code, d, x0, x1, sums);
-    if (!EIGHT)
-        return;
-    const uint4 second = column_part<CODE>(x + 64, l);
-    float e[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    block_columns(code, second, l, CODE::SCALED ? e : low);
-    if (CODE::SCALED)
-        block_scale(code, e, 0, 0, low);
+    block_add<CODE, true>(code, first, x0, x1, l, sums);
+    if (EIGHT)
+        block_add<CODE, false>(code, column_part<CODE>(x + 64, l), 0, 0, l, low);
 }
 
 // Which output of the pair and which row of the tile sum i of a lane is.
@@ -277,7 +285,8 @@ struct share {
     int32_t pair, from, to;        // the warp's pair, and the unit's blocks
     int32_t step, scale_at, shift; // of w, see stage_source
     int32_t splits, own, part, lane;
-    float *sums; // of the unit, for this warp: [32][rows]
+    float *sums;  // of the unit, for this warp: [32][rows]
+    int32_t x_at; // staged.cuh: where x lies in a slot
     x_window x;
     row_source_tile tile;
     weight_ring ring;
@@ -354,41 +363,6 @@ template <class CODE, bool EIGHT, bool SUMS> __device__ __forceinline__ void sha
             s->sums[(sum_output(i, lane) << rows) + sum_row(i, lane)] = (sums[i] + other) * CODE::factor();
     }
 }
-
-// The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
-template <class CODE, bool EIGHT> __device__ __noinline__ void share_call(share *s)
-{
-    share_products<CODE, EIGHT, true>(s);
-}
-
-// Kernels are made for one encoding (CODE), for two, or, with code_mixed, for whatever the weight says.
-struct code_mixed {
-};
-template <class A, class B> struct code_two {
-};
-template <class CODE, bool EIGHT> struct share_run {
-    static __device__ __forceinline__ void run(share *s)
-    {
-        share_products<CODE, EIGHT, CODE::BIASED>(s);
-    }
-};
-// Both ways in the kernel itself: a call would have to keep the share in memory.
-template <class A, class B, bool EIGHT> struct share_run<code_two<A, B>, EIGHT> {
-    static __device__ __forceinline__ void run(share *s)
-    {
-        constexpr bool SUMS = A::BIASED || B::BIASED;
-        if (code_is<A>(s->w))
-            share_products<A, EIGHT, SUMS>(s);
-        else
-            share_products<B, EIGHT, SUMS>(s);
-    }
-};
-template <bool EIGHT> struct share_run<code_mixed, EIGHT> {
-    static __device__ __forceinline__ void run(share *s)
-    {
-        with_code(s->w, [&](auto code) { share_call<typename decltype(code)::type, EIGHT>(s); });
-    }
-};
 
 // The sum of `splits` warps' numbers at `sums`, which lie `apart` floats apart, in order.
 __device__ __forceinline__ float reduced(const float *sums, int splits, int apart)
