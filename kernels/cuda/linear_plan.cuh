@@ -46,25 +46,46 @@ struct linear_plan {
     linear_piece part[LINEAR_PARTS];
 };
 
-// Warps and blocks of a pair, for `pairs` of `blocks` blocks: the least time, counted in blocks that a warp does one after
-// the other (with slices fewer on average count a little too), with what a round of units and a sum over blocks cost beside.
-static constexpr void linear_cut(struct linear_plan *plan, const struct linear_args *a, int blocks, int64_t budget)
+// Clusters of so many blocks, one a multiprocessor, that surely run at once on the chip that the cuts are made for.
+static constexpr int linear_clusters(int slices)
+{
+    constexpr int at_once[SLICES_MOST + 1] = {0, BLOCKS_AT_ONCE, 66, 42, 30, 21, 20, 14, 15};
+    return at_once[slices];
+}
+
+// Units of a launch, and whether the sums of their slices have room in scratch.
+static constexpr int linear_units(const struct linear_args *a, int splits, int slices, bool *fits)
+{
+    const int each = WARPS / splits;
+    int64_t outputs = 0;
+    int units = 0;
+    for (int i = 0; i < a->parts; i++) {
+        const int groups = (weight_pairs(&a->part[i].w) + each - 1) / each;
+        units += groups * slices;
+        outputs += (int64_t)groups * each * 32;
+    }
+    *fits = slices == 1 || 4 * outputs * slices <= 10 * (int64_t)a->k; // linear_scratch_bytes(), a row
+    return units;
+}
+
+// Warps and blocks of a pair, for `blocks` blocks of k: the least time, counted in blocks that a warp does one after the other (with
+// slices fewer on average count a little too), with what a round of units and a sum over blocks cost beside: once in
+// clusters, through scratch each round.
+static constexpr void linear_cut(struct linear_plan *plan, const struct linear_args *a, int blocks)
 {
     double best = 1e30;
-    int64_t outputs = 0;
-    for (int i = 0; i < a->parts; i++)
-        outputs += (int64_t)weight_pairs(&a->part[i].w) * 32;
+    bool fits = true;
     for (int splits = 2; splits <= WARPS; splits *= 2)
-        for (int slices = 1; slices <= SLICES_MOST && (slices == 1 || outputs * slices <= budget); slices++) {
-            int units = 0, each = WARPS / splits;
-            for (int i = 0; i < a->parts; i++)
-                units += (weight_pairs(&a->part[i].w) + each - 1) / each * slices;
-            if (splits * slices > blocks && splits > 2)
+        for (int slices = 1; slices <= SLICES_MOST; slices++) {
+            const int units = linear_units(a, splits, slices, &fits), shares = splits * slices;
+            if (!fits || (shares > blocks && splits > 2))
                 continue;
-            const int rounds = (units + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE, shares = splits * slices;
+            const int rounds = (units + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
             const int most = (blocks + shares - 1) / shares; // blocks of a warp
             const double less = most - (double)blocks / shares;
-            const double cost = rounds * (most + 1.0) + (slices > 1 ? 2.5 + 0.1 * slices - 0.4 * less : 0);
+            const bool clusters = slices * (WARPS / splits) <= WARPS && units <= slices * linear_clusters(slices);
+            const double sums = clusters ? 2.5 + 0.1 * slices - 0.4 * less : 5.0 * rounds;
+            const double cost = rounds * (most + 1.0) + (slices > 1 ? sums : 0);
             if (cost < best) {
                 best = cost;
                 plan->splits = splits;
@@ -156,8 +177,8 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     int64_t partial = 0;
     if (step)
         plan.step = *step;
-    linear_cut(&plan, a, blocks, 2 * (int64_t)a->k); // so that the sums of slices fit in scratch
-    if (plan.step.dim) {                             // a unit has a pair of each stream
+    linear_cut(&plan, a, blocks);
+    if (plan.step.dim) { // a unit has a pair of each stream
         plan.splits = WARPS / STREAMS_MOST;
         plan.slices = 1;
     }
