@@ -122,7 +122,7 @@ local function run()
     end
     range("lanes", o.lanes, 1, 8)
     range("window", o.window, 1, 16)
-    range("chunk", o.chunk, 16, 4096)
+    range("chunk", o.chunk, 16, 8192)
     if o.target ~= "cpu" and o.target ~= "cuda" then fail("--target: cpu or cuda is expected, found %s", o.target) end
     if not o.checkpoint or not o.out then fail("--checkpoint and --out are needed; see --help") end
 
