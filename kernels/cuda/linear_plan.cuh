@@ -46,8 +46,9 @@ struct linear_plan {
     linear_piece part[LINEAR_PARTS];
 };
 
-// Clusters of so many blocks, one a multiprocessor, that surely run at once on the chip that the cuts are made for.
-static constexpr int linear_clusters(int slices)
+// Clusters of so many blocks, one a multiprocessor, up to which a cut takes its slices for clusters. It only weighs cuts by this; whether
+// slices are clusters is for linear_card_clusters() and the card.
+static constexpr int cut_clusters(int slices)
 {
     constexpr int at_once[SLICES_MOST + 1] = {0, BLOCKS_AT_ONCE, 66, 42, 30, 21, 20, 14, 15};
     return at_once[slices];
@@ -83,7 +84,7 @@ static constexpr void linear_cut(struct linear_plan *plan, const struct linear_a
             const int rounds = (units + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
             const int most = (blocks + shares - 1) / shares; // blocks of a warp
             const double less = most - (double)blocks / shares;
-            const bool clusters = slices * (WARPS / splits) <= WARPS && units <= slices * linear_clusters(slices);
+            const bool clusters = slices * (WARPS / splits) <= WARPS && units <= slices * cut_clusters(slices);
             const double sums = clusters ? 2.5 + 0.1 * slices - 0.4 * less : 5.0 * rounds;
             const double cost = rounds * (most + 1.0) + (slices > 1 ? sums : 0);
             if (cost < best) {
@@ -222,7 +223,7 @@ static constexpr bool linear_may_cluster(const linear_plan &plan)
 }
 
 // The same, if it is the card that kernels for one shape are made for: as many clusters as it has at once, as far as they were counted.
-static constexpr bool linear_clusters(const linear_plan &plan)
+static constexpr bool linear_card_clusters(const linear_plan &plan)
 {
     const int most[SLICES_MOST + 1] = {0, 132, 66, 39, 30, 132, 132, 132, 15};
     return linear_may_cluster(plan) && plan.units / plan.slices <= most[plan.slices];
@@ -277,7 +278,7 @@ static constexpr linear_plan linear_plan_of(const linear_shape &shape, int rows,
     step.rows = shape.route;
     linear_plan plan = linear_plan_make(card, &a, &step, rows, &shared);
     plan.room.aligned = 1;
-    plan.cluster = linear_clusters(plan);
+    plan.cluster = linear_card_clusters(plan);
     return plan;
 }
 
