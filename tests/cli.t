@@ -141,7 +141,7 @@ for _ in $(seq 200); do ls -l /proc/$opening/fd 2>/dev/null | grep -q socket: &&
 ok $? "nothing that is opened takes the place of a standard stream that is closed"
 kill -9 $opening && wait $opening 2>/dev/null
 for signal in TERM INT; do # while it waits for its weights; SigBlk has the bits of those that it takes itself
-    (trap - INT; exec env "$binary" serve --port 0 --pack "$scratch/fifo" >"$out" 2>"$err") &
+    (exec env --default-signal=INT "$binary" serve --port 0 --pack "$scratch/fifo" >"$out" 2>"$err") & # a job of a shell ignores it
     opening=$!
     for _ in $(seq 200); do
         [ $((0x$(sed -n 's/^SigBlk:[^0-9a-f]*//p' /proc/$opening/status 2>/dev/null || echo 0) & 0x4000)) != 0 ] && break
