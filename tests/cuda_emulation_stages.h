@@ -212,9 +212,10 @@ static inline void stage_announce(uint64_t *barrier, int bytes)
 static inline void stage_send(void *shared, const void *global, int bytes, uint64_t *barrier, int team)
 {
     for (int rank = 0; rank < team; rank++) {
+        char *to = team > 1 ? cluster_map((char *)shared, (unsigned)rank) : (char *)shared;
         for (int i = 0; i < bytes; i += 16)
-            emulated_copy(cluster_map((char *)shared, (unsigned)rank) + i, (const char *)global + i, 16, 16);
-        emulated_come(cluster_map(barrier, (unsigned)rank), 0, -bytes);
+            emulated_copy(to + i, (const char *)global + i, 16, 16);
+        emulated_come(team > 1 ? cluster_map(barrier, (unsigned)rank) : barrier, 0, -bytes);
     }
 }
 static inline void barrier_arrive_at(shared_place barrier, int rank)

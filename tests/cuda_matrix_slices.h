@@ -25,7 +25,8 @@ static const struct {
     {ENC_BF16, 0, 0, 40, 1305, 2},        {ENC_FP8, 0, 0, 33, 1400, 2},       {ENC_FP8_BLOCK, 0, 0, 150, 2600, 4},
     {ENC_MXFP8, 0, 0, 35, 2592, 4},       {ENC_NVFP4, 0, 0, 40, 2576, 4},     {ENC_AFFINE, 4, 64, 20, 1344, 2},
     {ENC_AFFINE, 4, 32, 33, 5152, 8},     {ENC_BF16, 0, 0, 1026, 2570, 2},    {ENC_BF16, 0, 0, 290, 1305, 2},
-    {ENC_AFFINE, 4, 64, 1152, 192, 1},    {ENC_AFFINE, 4, 32, 1152, 2560, 2},
+    {ENC_AFFINE, 4, 64, 1152, 192, 1},    {ENC_AFFINE, 4, 32, 1152, 2560, 2}, {ENC_AFFINE, 4, 64, 1280, 192, 1},
+    {ENC_AFFINE, 4, 32, 1280, 2560, 2},
 #ifndef CUDA_EMULATION
     {ENC_NVFP4, 0, 0, 1100, 5136, 4},     {ENC_NVFP4, 0, 0, 40, 5136, 8},     {ENC_BF16, 0, 0, 320, 10240, 8},
     {ENC_FP8_BLOCK, 0, 0, 1100, 5200, 4}, {ENC_MXFP8, 0, 0, 1100, 5152, 4},   {ENC_AFFINE, 4, 32, 1100, 5152, 4},

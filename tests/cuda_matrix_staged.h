@@ -71,10 +71,10 @@ static bool staged_same(const linear_shape &shape, const float *x, const float *
     for (int rows : staged_rows) {
         size_t shared = 0;
         const struct linear_args a = linear_args_of(shape);
-        fixed_call(shape, w, other, up, rows, false, want);
+        fixed_call(shape, w, other, up, rows, rows, false, want);
         window_most = 0;
         *staged |= 1 << linear_plan_make(card_here(), &a, NULL, rows, &shared).staged;
-        *taken += fixed_call(shape, w, x, up, rows, true, y);
+        *taken += fixed_call(shape, w, x, up, rows, rows, true, y);
         window_most = WINDOW_MOST;
         same = memcmp(y, want, (size_t)(rows * outputs) * 4) == 0 && same;
     }

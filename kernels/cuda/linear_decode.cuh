@@ -409,7 +409,7 @@ __device__ __forceinline__ void linear_add(const struct linear_args &a, const li
     int turn = 0;
     pdl_wait();
     const int rows = linear_rows(a, a.pass->rows), tiles = plan.tiles > 1 ? linear_tiles(plan, rows) : 1;
-    for (int tile = 0; tile < tiles; tile++)
+    for (int tile = 0; tile == 0 || tile < tiles; tile++) // the first one is there whatever the pass has
         for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks, turn++) {
             const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
             const auto &part = linear_part_at<SHAPE>(a, u.part);

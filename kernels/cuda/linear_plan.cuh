@@ -225,7 +225,7 @@ static constexpr bool linear_may_cluster(const linear_plan &plan)
 // The same, if it is the card that kernels for one shape are made for: as many clusters as it has at once, as far as they were counted.
 static constexpr bool linear_card_clusters(const linear_plan &plan)
 {
-    const int most[SLICES_MOST + 1] = {0, 132, 66, 39, 30, 132, 132, 132, 15};
+    const int most[SLICES_MOST + 1] = {0, 132, 66, 39, 30, 21, 20, 14, 15};
     return linear_may_cluster(plan) && plan.units / plan.slices <= most[plan.slices];
 }
 

@@ -372,7 +372,7 @@ __device__ __forceinline__ void tall_multiply(const struct linear_args &a, const
     float *park = (float *)(ring.memory + SHAPE::STAGES * SHAPE::STAGE + pair * SHAPE::PARK);
     float *factor = (float *)(ring.memory + SHAPE::STAGES * SHAPE::STAGE + 4 * SHAPE::PARK + pair * SHAPE::FACTORS);
     float acc[SUMS], total[SHAPE::SLICES ? SUMS : 1];
-    // A slice has more stages than the ring, so all are done with the factors of the tile before when the first is at its end.
+    barrier_some(2 + pair, 64); // both are done with the factors and the parked sums of the tile before
     for (int r = warp / 4 * 32 + lane; r < SHAPE::ROWS; r += 64)
         factor[r] = WIDE::HALF && r < rows ? plan.x.scale[unit.first + r] : 1.0f;
     for (int slice = 0; slice < (SHAPE::SLICES ? plan.slices : 1); slice++) {

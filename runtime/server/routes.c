@@ -33,8 +33,9 @@ static const struct route routes[] = {
 // The value of a hexadecimal digit, or -1.
 static int hex(char c)
 {
-    const char *digits = "0123456789abcdef", *at = c ? strchr(digits, c | 32) : NULL;
-    return at && (c | 32) == *at ? (int)(at - digits) : -1;
+    static const char digits[] = "0123456789abcdefABCDEF";
+    const char *at = c ? strchr(digits, c) : NULL;
+    return !at ? -1 : at - digits < 16 ? (int)(at - digits) : (int)(at - digits) - 6;
 }
 
 // Reads the escapes of a text into out[size]; what is none stays as it is. False: it is too long, or has a NUL.
