@@ -123,6 +123,20 @@ static int64_t fixed_call(const linear_shape &shape, const struct weight *w, con
     return fixed_taken - before;
 }
 
+// Makes the weights of a shape's parts, of which the caller frees m. Returns how many outputs they have.
+static int fixed_weights(const linear_shape &shape, int seed, struct matrix *m, struct weight *w)
+{
+    int outputs = 0;
+    for (int i = 0; i < shape.parts; i++) {
+        const bool grouped = shape.part[i].encoding == ENC_AFFINE || shape.part[i].encoding == ENC_INT4;
+        m[i] = matrix_make(shape.part[i].encoding, grouped ? shape.part[i].bits : 0, grouped ? shape.part[i].group : 0,
+                           shape.part[i].n, shape.k, (uint64_t)(seed + i));
+        w[i] = put_weight(&m[i]);
+        outputs += shape.part[i].n;
+    }
+    return outputs;
+}
+
 // Whether launches of 1 to FIXED_ROWS_MOST rows have the bits of general ones. *taken: how many launches were the shape's.
 static bool fixed_same(const linear_shape &shape, const float *x, const float *up, int *launches, int64_t *taken)
 {
@@ -131,16 +145,8 @@ static bool fixed_same(const linear_shape &shape, const float *x, const float *u
     const int *const some = many ? few : all, count = many ? 3 : 8;
     struct matrix m[LINEAR_PARTS];
     struct weight w[LINEAR_PARTS];
-    int outputs = 0;
     bool same = true;
-    const int memory = rig_memory_count;
-    for (int i = 0; i < shape.parts; i++) {
-        const bool grouped = shape.part[i].encoding == ENC_AFFINE;
-        m[i] = matrix_make(shape.part[i].encoding, grouped ? shape.part[i].bits : 0, grouped ? shape.part[i].group : 0,
-                           shape.part[i].n, shape.k, (uint64_t)(70 + i));
-        w[i] = put_weight(&m[i]);
-        outputs += shape.part[i].n;
-    }
+    const int memory = rig_memory_count, outputs = fixed_weights(shape, 70, m, w);
     float *y = (float *)malloc((size_t)(FIXED_ROWS_MOST * outputs) * 4),
           *want = (float *)malloc((size_t)(FIXED_ROWS_MOST * outputs) * 4);
     for (int i = 0; i < count; i++) {

@@ -56,16 +56,8 @@ static bool staged_same(const linear_shape &shape, const float *x, const float *
 {
     struct matrix m[LINEAR_PARTS];
     struct weight w[LINEAR_PARTS];
-    int outputs = 0;
     bool same = true;
-    const int memory = rig_memory_count;
-    for (int i = 0; i < shape.parts; i++) {
-        const bool grouped = shape.part[i].encoding == ENC_AFFINE || shape.part[i].encoding == ENC_INT4;
-        m[i] = matrix_make(shape.part[i].encoding, grouped ? shape.part[i].bits : 0, grouped ? shape.part[i].group : 0,
-                           shape.part[i].n, shape.k, (uint64_t)(30 + i));
-        w[i] = put_weight(&m[i]);
-        outputs += shape.part[i].n;
-    }
+    const int memory = rig_memory_count, outputs = fixed_weights(shape, 30, m, w);
     float *y = (float *)malloc((size_t)(STAGED_ROWS_MOST * outputs) * 4),
           *want = (float *)malloc((size_t)(STAGED_ROWS_MOST * outputs) * 4);
     for (int rows : staged_rows) {

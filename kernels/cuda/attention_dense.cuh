@@ -276,12 +276,23 @@ static cudaError_t dense_launch(cudaStream_t stream, const struct attention_args
                   dense_few<DIM, F32>, *a, stages);
 }
 
-static cudaError_t attention_dense(cudaStream_t stream, const struct attention_args *a, int rows)
+// do_it(shape), of whose type DIM and F32 are those of attention_dense_shaped() arguments.
+template <int D, bool F> struct dense_shape {
+    static constexpr int DIM = D;
+    static constexpr bool F32 = F;
+};
+template <class DO> static cudaError_t with_dense_shape(const struct attention_args *a, DO do_it)
 {
     const bool f32 = a->layout.encoding == KV_F32;
     if (a->layout.dim == 256)
-        return f32 ? dense_launch<256, true>(stream, a, rows) : dense_launch<256, false>(stream, a, rows);
-    return f32 ? dense_launch<128, true>(stream, a, rows) : dense_launch<128, false>(stream, a, rows);
+        return f32 ? do_it(dense_shape<256, true>()) : do_it(dense_shape<256, false>());
+    return f32 ? do_it(dense_shape<128, true>()) : do_it(dense_shape<128, false>());
+}
+
+static cudaError_t attention_dense(cudaStream_t stream, const struct attention_args *a, int rows)
+{
+    return with_dense_shape(a,
+                            [&](auto s) { return dense_launch<decltype(s)::DIM, decltype(s)::F32>(stream, a, rows); });
 }
 
 #endif

@@ -218,10 +218,8 @@ static cudaError_t dense_group_launch(cudaStream_t stream, const struct attentio
 
 static cudaError_t attention_group(cudaStream_t stream, const struct attention_args *a, int rows)
 {
-    const bool f32 = a->layout.encoding == KV_F32;
-    if (a->layout.dim == 256)
-        return f32 ? dense_group_launch<256, true>(stream, a, rows) : dense_group_launch<256, false>(stream, a, rows);
-    return f32 ? dense_group_launch<128, true>(stream, a, rows) : dense_group_launch<128, false>(stream, a, rows);
+    return with_dense_shape(
+        a, [&](auto s) { return dense_group_launch<decltype(s)::DIM, decltype(s)::F32>(stream, a, rows); });
 }
 
 #endif

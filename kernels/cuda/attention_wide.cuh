@@ -525,10 +525,8 @@ static cudaError_t wide_choose(cudaStream_t stream, const struct attention_args 
 
 static cudaError_t attention_wide(cudaStream_t stream, const struct attention_args *a, int rows)
 {
-    const bool f32 = a->layout.encoding == KV_F32;
-    if (a->layout.dim == 256)
-        return f32 ? wide_choose<256, true>(stream, a, rows) : wide_choose<256, false>(stream, a, rows);
-    return f32 ? wide_choose<128, true>(stream, a, rows) : wide_choose<128, false>(stream, a, rows);
+    return with_dense_shape(a,
+                            [&](auto s) { return wide_choose<decltype(s)::DIM, decltype(s)::F32>(stream, a, rows); });
 }
 
 #endif
