@@ -221,7 +221,7 @@ static int put(const char *bytes, size_t count, void *user)
 
 static int put_key(struct output *out, void *at)
 {
-    json_t *key = json_stringn_nocheck(json_object_iter_key(at), json_object_iter_key_len(at));
+    json_t *key = json_string_nocheck(json_object_iter_key(at)); // jansson reads no key with a NUL
     const int failed = key ? json_dump_callback(key, put, out, out->flags) : -1;
     json_decref(key);
     return failed;
