@@ -297,14 +297,21 @@ static void bench_few(double ceiling)
         bench_experts(ENC_NVFP4, 4, 0, 640, 2560, r, 10, CLASS_PROMPT, ceiling);
 }
 
-// Products of a dense model's prompts (Qwen3.5-27B): of the numbers of rows given, or of 512 and 2,048.
+// Products of many outputs of prompts (Qwen3.5-27B, and those of Flash Next that stay bf16): of the numbers of rows given, or of 512 and
+// 2,048.
 static void bench_dense(int count, char **arguments, double ceiling)
 {
-    static const int shapes[][2] = {{34816, 5120}, {5120, 17408}, {16384, 5120}, {5120, 6144}, {2048, 4096}};
+    static const struct {
+        int encoding, bits, group, n, k;
+    } shapes[] = {
+        {ENC_AFFINE, 4, 64, 34816, 5120}, {ENC_AFFINE, 4, 64, 5120, 17408}, {ENC_AFFINE, 4, 64, 16384, 5120},
+        {ENC_AFFINE, 4, 64, 5120, 6144},  {ENC_AFFINE, 4, 64, 2048, 4096},  {ENC_BF16, 0, 0, 16384, 2560},
+        {ENC_BF16, 0, 0, 12288, 2560},    {ENC_BF16, 0, 0, 2560, 6144},     {ENC_BF16, 0, 0, 2560, 640},
+    };
     static const int some[] = {512, 2048};
-    for (const int *shape : shapes)
+    for (const auto &s : shapes)
         for (int i = 0; i < (count > 0 ? count : 2); i++)
-            bench_linear(ENC_AFFINE, 4, 64, shape[0], shape[1], count > 0 ? atoi(arguments[i]) : some[i], CLASS_PROMPT,
+            bench_linear(s.encoding, s.bits, s.group, s.n, s.k, count > 0 ? atoi(arguments[i]) : some[i], CLASS_PROMPT,
                          ceiling);
 }
 

@@ -9,7 +9,7 @@ bool tall_takes(const struct weight *w, int64_t rows)
 {
     enum { FEW = 128 }; // a tile of the other way has so many
     return rows > FEW && rows % 8 == 0 && w->k % 64 == 0 && w->n % 128 == 0 && prompt_parts(w) == 1 &&
-           w->encoding == ENC_AFFINE && w->bits == 4;
+           (w->encoding == ENC_BF16 || (w->encoding == ENC_AFFINE && w->bits == 4));
 }
 
 template <class SHAPE>
@@ -21,6 +21,19 @@ static cudaError_t tall_launch(cudaStream_t stream, const struct linear_args *ar
     auto kernel = linear_tall_kernel<SHAPE>;
     return launch_cluster(stream, dim3(blocks), dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, (unsigned)plan.team, kernel,
                           *args, plan);
+}
+
+template <class CODE>
+static cudaError_t tall_launch_code(cudaStream_t stream, const struct linear_args *args, const tall_plan &plan, int nt)
+{
+    switch (nt) {
+    case 32:
+        return tall_launch<tall_shape<CODE, 32, false>>(stream, args, plan);
+    case 20:
+        return tall_launch<tall_shape<CODE, 20, true>>(stream, args, plan);
+    default:
+        return tall_launch<tall_shape<CODE, 16, true>>(stream, args, plan);
+    }
 }
 
 // The tiles (of 8 nt rows) that are soonest done, and how long their blocks take, in products of 8 rows of a stage; `most` if no tiles
@@ -55,16 +68,15 @@ cudaError_t linear_tall(cudaStream_t stream, const struct linear_args *args, con
                         int slices, int64_t rows)
 {
     tall_plan plan = {x, take, aligned, slices, 0, (int32_t)rows, 1};
-    for (int i = 0; i < args->parts; i++)
-        plan.tiles += take >> i & 1 ? args->part[i].w.n / 128 : 0;
+    int first = 0;
+    for (int i = args->parts - 1; i >= 0; i--)
+        if (take >> i & 1) {
+            plan.tiles += args->part[i].w.n / 128;
+            first = i;
+        }
     plan.team = plan.tiles % 2 == 0 && multiprocessors() > 1 ? 2 : 1;
     const int nt = tall_choose(rows, plan.tiles, slices, INT64_MAX).nt;
-    switch (nt) {
-    case 32:
-        return tall_launch<tall_shape<code_affine<4>, 32, false>>(stream, args, plan);
-    case 20:
-        return tall_launch<tall_shape<code_affine<4>, 20, true>>(stream, args, plan);
-    default:
-        return tall_launch<tall_shape<code_affine<4>, 16, true>>(stream, args, plan);
-    }
+    if (args->part[first].w.encoding == ENC_BF16)
+        return tall_launch_code<code_bf16>(stream, args, plan, nt);
+    return tall_launch_code<code_affine<4>>(stream, args, plan, nt);
 }

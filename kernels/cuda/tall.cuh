@@ -13,28 +13,49 @@
 
 #include "kernels/cuda/wide.cuh"
 
-// What a warp of a tall tile makes of its weights: CODES bytes of a panel's 64 k, GROUPS pieces of SCALE bytes of scales, one each
-// 1 << shift blocks of 32 k at most; PLACE is where a lane looks in a panel's codes for the first of its two outputs, NEXT how far on
-// the other pair of the four is.
-template <class CODE> struct tall_code {
-    static constexpr bool AVAILABLE = false;
-};
+// What a warp of a tall tile makes of its weights: CODES bytes of a panel's 64 k, in SCALES bytes pieces of SCALE bytes of scales, one
+// each 1 << shift blocks of 32 k at most. A lane's codes of a block begin LANE bytes behind those of the lane before in its four, and
+// are in lines of 64 bytes, the even ones of which it finds from one place on and the odd ones from another. TURN: rows of sums that
+// are on their way out at a time.
+template <class CODE> struct tall_code;
 template <> struct tall_code<code_affine<4>> {
     typedef wide_code<code_affine<4>> WIDE;
-    static constexpr bool AVAILABLE = true;
-    static constexpr int CODES = 512, SCALES = 128, SCALE = 64;
+    static constexpr int CODES = 512, SCALES = 128, SCALE = 64, LANE = 64, TURN = 32;
     uint2 q, s;
 
     // Of block i of the stage: codes and scales are where the lane's begin.
-    __device__ __forceinline__ void fetch(shared_place codes, shared_place scales, int shift, int i)
+    __device__ __forceinline__ void fetch(const shared_place (&codes)[2], int at, shared_place scales, int shift, int i)
     {
-        q = shared_load<uint2>(codes + i * 256);
-        s = shared_load<uint2>(scales + (i >> shift) * SCALE);
+        q = shared_load<uint2>(codes[0] + (at + i * 256));
+        s = shared_load<uint2>(scales + (at + (i >> shift) * SCALE));
     }
     __device__ __forceinline__ void fragments(uint32_t a[2][4]) const
     {
         WIDE::output(q.x, s.x, &a[0][0], &a[1][0], &a[0][2], &a[1][2]);
         WIDE::output(q.y, s.y, &a[0][1], &a[1][1], &a[0][3], &a[1][3]);
+    }
+};
+// Four lines of a lane, pairs of neighbouring k. Lanes of odd number take lines of odd number first, so that fewer ask the same banks.
+template <> struct tall_code<code_bf16> {
+    static constexpr int CODES = 2048, SCALES = 0, SCALE = 0, LANE = 256, TURN = 16;
+    uint2 v[4];
+
+    __device__ __forceinline__ void fetch(const shared_place (&codes)[2], int at, shared_place, int, int i)
+    {
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+            v[n] = shared_load<uint2>(codes[n & 1] + (at + i * 1024 + n / 2 * 128));
+    }
+    __device__ __forceinline__ void fragments(uint32_t a[2][4]) const
+    {
+        const uint32_t even = threadIdx.x & 1 ? 0x1054u : 0x5410u, odd = threadIdx.x & 1 ? 0x3276u : 0x7632u;
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            a[j][0] = __byte_perm(v[2 * j].x, v[2 * j + 1].x, even);
+            a[j][1] = __byte_perm(v[2 * j].y, v[2 * j + 1].y, even);
+            a[j][2] = __byte_perm(v[2 * j].x, v[2 * j + 1].x, odd);
+            a[j][3] = __byte_perm(v[2 * j].y, v[2 * j + 1].y, odd);
+        }
     }
 };
 
@@ -46,7 +67,7 @@ template <class WEIGHT, int TILES, bool SLICED> struct tall_shape {
     static constexpr int PLANE = ROWS * 128, CODES_AT = PLANE, SCALES_AT = CODES_AT + PANELS * TALL::CODES;
     static constexpr int STAGE = (SCALES_AT + PANELS * TALL::SCALES + 1023) / 1024 * 1024;
     // Behind the stages: sums on their way out, two halves of TURN rows a pair, factors of rows a pair, barriers.
-    static constexpr int TURN = 32, PARK = 2 * TURN * PARKED * 4, FACTORS = ROWS * 4;
+    static constexpr int TURN = TALL::TURN, PARK = 2 * TURN * PARKED * 4, FACTORS = ROWS * 4;
     static constexpr int BEHIND = 4 * (PARK + FACTORS);
     static constexpr int FIT = (226 * 1024 - 1024 - BEHIND) / (STAGE + 16), STAGES = FIT > 8 ? 8 : FIT;
     static constexpr int BYTES = 1024 + STAGES * (STAGE + 16) + BEHIND;
@@ -200,11 +221,11 @@ __device__ __forceinline__ void tall_copy(const struct linear_args &a, const tal
 #pragma unroll 1
         for (int s = mine.first_stage; s < mine.first_stage + mine.stages; s++)
             stage(piece.from + ((2 * s) >> piece.shift) * piece.step, bytes, true);
-        if (!wide_code<typename SHAPE::CODE>::BIASED)
-            continue;
+        if constexpr (wide_code<typename SHAPE::CODE>::BIASED)
 #pragma unroll 1
-        for (int s = mine.first_group >> 2; s <= (mine.end_group - 1) >> 2; s++)
-            stage(plan.x.sums + (piece.from - plan.x.data) + (int64_t)s * plan.x.sum_stage * 16, row_bytes, lane == 4);
+            for (int s = mine.first_group >> 2; s <= (mine.end_group - 1) >> 2; s++)
+                stage(plan.x.sums + (piece.from - plan.x.data) + (int64_t)s * plan.x.sum_stage * 16, row_bytes,
+                      lane == 4);
     }
 }
 
@@ -219,9 +240,9 @@ template <class SHAPE> __device__ __forceinline__ void tall_release(const tall_r
         barrier_arrive_at(shared_opaque(ring.empty + slot), lane);
 }
 
-// Where a lane finds its weights in the first stage.
+// Where a lane finds its weights in the first stage: lines of even and of odd number.
 struct tall_taker {
-    shared_place codes, scales;
+    shared_place codes[2], scales;
     wgmma_source rows;
 };
 
@@ -231,8 +252,11 @@ template <class SHAPE> __device__ __forceinline__ tall_taker tall_taker_of(const
               quarter = lane >> 2 & 3;
     const int half = warp / 4 * 8; // of a lane's four outputs
     tall_taker taker;
-    taker.codes = shared_opaque(ring.memory + SHAPE::CODES_AT + panel * SHAPE::TALL::CODES +
-                                ((lane & 3) * 4 + quarter) * 16 + half);
+    const int turned = SHAPE::TALL::LANE > 64 ? (lane & 1) * 64 : 0;
+    unsigned char *codes = ring.memory + SHAPE::CODES_AT + panel * SHAPE::TALL::CODES +
+                           (lane & 3) * SHAPE::TALL::LANE + quarter * 16 + half;
+    taker.codes[0] = shared_opaque(codes + turned);
+    taker.codes[1] = shared_opaque(codes + (64 ^ turned));
     taker.scales = shared_opaque(ring.memory + SHAPE::SCALES_AT + panel * SHAPE::TALL::SCALES + quarter * 16 + half);
     taker.rows = wgmma_rows(ring.memory);
     return taker;
@@ -251,8 +275,8 @@ __device__ __forceinline__ void tall_run(tall_ring<SHAPE> &ring, const tall_take
         const int at = ring.slot * SHAPE::STAGE;
         const wgmma_source rows = wgmma_at(taker.rows, at, 0);
         stage_wait_here(ring.full + ring.slot, ring.parity);
-        code[0].fetch(taker.codes + at, taker.scales + at, shift, 0);
-        code[1].fetch(taker.codes + at, taker.scales + at, shift, 1);
+        code[0].fetch(taker.codes, at, taker.scales, shift, 0);
+        code[1].fetch(taker.codes, at, taker.scales, shift, 1);
 #pragma unroll
         for (int i = 0; i < 2; i++) { // no branch in here
             code[i].fragments(a[i]);
