@@ -74,12 +74,13 @@ local function only_reader(ops, at, v, reader)
     return not v.keep
 end
 
--- Whether op i is a glu and the next one the product of its rows, which nobody else reads.
-local function glu_product(ops, i)
+-- Whether op i is one of that name and the next one the product of its rows, which nobody else reads.
+local function product_of(ops, i, name)
     local op, product = ops[i], ops[i + 1]
-    return op.name == "glu" and product and product.name == "linear" and product.pass == op.pass
+    return op.name == name and product and product.name == "linear" and product.pass == op.pass
         and same(arg(op, "y"), product.facts.x) and only_reader(ops, i, arg(op, "y"), i + 1)
 end
+local function glu_product(ops, i) return product_of(ops, i, "glu") end
 
 -- Whether an op reads a buffer of `changed`.
 local function reads(op, changed)
@@ -162,8 +163,9 @@ local function step(ops, i)
     if op.name == "conv" and second.name == "gdn" and third and third.name == "gated_norm"
         and same(arg(op, "y"), arg(second, "c")) and only_reader(ops, i, arg(op, "y"), i + 1)
         and same(arg(second, "y"), arg(third, "x")) and only_reader(ops, i + 1, arg(second, "y"), i + 2) then
-        return 3
+        return product_of(ops, i + 2, "gated_norm") and 4 or 3
     end
+    if product_of(ops, i, "gated_norm") then return 2 end
     return append_step(ops, i)
 end
 

@@ -44,6 +44,7 @@ static const char *const names[KERNEL_COUNT] = {
     X(route_glu_linear, KERNEL_route, KERNEL_glu, KERNEL_linear)                                                       \
     X(linear_mix, KERNEL_linear, KERNEL_hc_mix)                                                                        \
     X(experts_up_down, KERNEL_experts_up, KERNEL_experts_down)                                                         \
+    X(gated_norm_linear, KERNEL_gated_norm, KERNEL_linear)                                                             \
     X(conv_gdn_norm, KERNEL_conv, KERNEL_gdn, KERNEL_gated_norm)                                                       \
     X(norm_append, KERNEL_head_norm, KERNEL_kv_append)                                                                 \
     X(norm_append_norm, KERNEL_head_norm, KERNEL_kv_append, KERNEL_head_norm)                                          \

@@ -7,6 +7,8 @@
 #include "kernels/cuda/experts.cu"
 #include "kernels/cuda/experts_prompt.cu"
 #include "kernels/cuda/experts_wide.cu"
+#include "kernels/cuda/gated_norm.cu"
+#include "kernels/cuda/gated_rows.cu"
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/linear_prompt.cu"
 #include "kernels/cuda/linear_streams.cu"

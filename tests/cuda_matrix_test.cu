@@ -154,6 +154,7 @@ static void test_shape(int i)
 
 #include "tests/cuda_matrix_bench.h"
 #include "tests/cuda_matrix_experts.h"
+#include "tests/cuda_matrix_gated.h"
 #include "tests/cuda_matrix_slices.h"
 #include "tests/cuda_matrix_steps.h"
 #include "tests/cuda_matrix_streams.h"
@@ -162,7 +163,7 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_fixed.h"
 #include "tests/cuda_matrix_staged.h"
 
-// What an argument asks for: a shape's number that shape, STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between blocks,
+// What an argument asks for: a shape's number that shape, STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between products,
 // FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
 enum { STAGED_ALONE = 95, STREAMS_ALONE = 96, FIXED_ALONE = 97, SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
 
@@ -182,8 +183,10 @@ int main(int count, char **arguments)
         test_linear_steps();
         test_two();
     }
-    if (only < 0 || only == STREAMS_ALONE)
+    if (only < 0 || only == STREAMS_ALONE) {
         test_streams();
+        test_gated();
+    }
     if (only < 0 || only == FIXED_ALONE)
         test_fixed();
     if (only < 0 || only == STAGED_ALONE)

@@ -229,6 +229,10 @@ local function check_steps()
     ok(not first_step(conv(), gdn(value()), gated()), "steps: not on another convolution")
     ok(not first_step(conv(), gdn(), gated(), other("in", c)), "steps: not when the convolution is read later")
     ok(not first_step(conv(), gdn(), gated(), other("in", o)), "steps: nor when the recurrence is")
+    ok(first_step(conv(), gdn(), gated(), linear(n)) == 4, "steps: with the product of its rows")
+    ok(first_step(conv(), gdn(), gated(), linear(w)) == 3 and first_step(conv(), gdn(), gated(), linear(n), linear(n)) == 3,
+        "steps: not that of other rows, or of rows that are read again")
+    ok(first_step(gated(), linear(n)) == 2 and not first_step(gated(), linear(n), other("in", n)), "steps: a gated norm and its product")
     local k = value()
     local normed = function(to, pass) return op("head_norm", { { "x", "in", w }, { "y", "out", to or value() } }, pass) end
     local append = function(from) return op("kv_append", { { "k", "in", from or k }, { "v", "in", w } }) end

@@ -9,6 +9,8 @@
 
 #include "kernels/cuda/vec.cuh"
 
+enum { GATED_HEADS = 4 }; // of a block, a warp each
+
 // The thread's first gates and weights.
 template <int W> struct gated_first {
     vec<W> gate, weight;
@@ -24,11 +26,12 @@ template <int W> DEVICE gated_first<W> gated_norm_take(const float *z, const flo
     return first;
 }
 
-// y = x * rsqrt(mean x^2 + eps) * w * act(z), or x * act(z) normalised, times w. `threads` threads share the head: a warp, or with
-// BLOCK a block, whose `space` is that of block_sum(). ONE: a thread has one vector at most.
-template <int W, bool BLOCK, bool ONE>
-DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, const float *z, const float *w, float *y,
-                            const gated_first<W> &first, int32_t thread, int32_t threads, float *space)
+// store(i, y) of numbers i .. i + W - 1: y = x * rsqrt(mean x^2 + eps) * w * act(z), or x * act(z) normalised, times w. `threads` threads
+// share the head: a warp, or with BLOCK a block, whose `space` is that of block_sum(). ONE: a thread has one vector at most.
+template <int W, bool BLOCK, bool ONE, class STORE>
+DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, const float *z, const float *w,
+                            const STORE &store, const gated_first<W> &first, int32_t thread, int32_t threads,
+                            float *space)
 {
     float sum = 0;
     vec<W> kept, gates; // of the thread's first vector
@@ -72,7 +75,7 @@ DEVICE void gated_norm_head(const struct gated_norm_args *a, const float *x, con
             const float normed = f_mul(f_mul(t.v[j], factor), weight.v[j]);
             t.v[j] = a->norm_after ? normed : f_mul(normed, gate.v[j]);
         }
-        vec_store<W>(y + i, t);
+        store(i, t);
         if (ONE)
             break;
     }

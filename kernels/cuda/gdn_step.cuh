@@ -449,8 +449,10 @@ DEVICE void step_norm(const struct step_args &a, const struct step_shape &s, con
     for (int32_t t = (int32_t)threadIdx.x / WARP; t < n; t += warps) {
         const float *gate = room.gates + t * s.dv;
         float *y = a.y + (int64_t)(lane.row + at + t) * a.ldy + p.head * s.dv;
-        gated_norm_head<4, false, true>(&norm, room.saved.v + t * room.saved.stride, gate, room.gain, y,
-                                        gated_norm_take<4>(gate, room.gain, s.dv, thread), thread, WARP, NULL);
+        gated_norm_head<4, false, true>(
+            &norm, room.saved.v + t * room.saved.stride, gate, room.gain,
+            [&](int32_t i, const vec<4> &v) { vec_store<4>(y + i, v); },
+            gated_norm_take<4>(gate, room.gain, s.dv, thread), thread, WARP, NULL);
     }
 }
 

@@ -178,14 +178,15 @@ static cudaError_t streams_step(cudaStream_t stream, const struct moe_sum_args *
             return cudaErrorNotSupported;
         second = second || prompt_parts(&down->part[i].w) == 2;
     }
-    const wide_rows x = wide_rows_at(down->scratch, rows, down->k);
+    const int all = (1 << down->parts) - 1;
+    const wide_rows x = linear_wide_rows(down, rows, all);
     const struct residual_prepared to = {x.data, x.part_bytes, x.blocks, second ? 2 : 1, norm->y};
     const struct mix_streams streams = {inject->r, norm->w, norm->y};
-    if (!linear_mix_takes(up, mix, &streams))
+    if (x.mask || !linear_mix_takes(up, mix, &streams)) // rows are left one after the other
         return cudaErrorNotSupported;
     cudaError_t error = residual_rows(stream, sum, inject, norm, &to, rows);
     if (error == cudaSuccess)
-        error = linear_wide(stream, down, rows, (1 << down->parts) - 1, true);
+        error = linear_wide(stream, down, rows, all, true);
     return error == cudaSuccess ? linear_mix_prompt(stream, up, mix, &streams, rows) : error;
 }
 

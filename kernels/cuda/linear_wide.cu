@@ -267,18 +267,30 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
     return cudaErrorInvalidValue;
 }
 
+// Rows of a launch for `capacity` rows.
+static int64_t linear_wide_most(const struct linear_args *args, int capacity)
+{
+    return (int64_t)capacity * (args->row_multiple > 1 ? args->row_multiple : 1);
+}
+
+wide_rows linear_wide_rows(const struct linear_args *args, int capacity, int parts)
+{
+    const int64_t rows = linear_wide_most(args, capacity);
+    bool staged = false;
+    for (int i = 0; i < args->parts; i++)
+        staged = staged || (parts >> i & 1 && tall_takes(&args->part[i].w, rows));
+    return wide_rows_at(args->scratch, rows, args->k, staged);
+}
+
 cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int capacity, int parts, bool there,
                         const struct glu_args *glu)
 {
     const int multiple = args->row_multiple > 1 ? args->row_multiple : 1;
-    const int64_t rows = (int64_t)capacity * multiple;
+    const int64_t rows = linear_wide_most(args, capacity);
     wide_plan plan = {};
     int prepared = 0; // 1 + half + 2 * second part
     cudaError_t error = cudaSuccess;
-    bool staged = false;
-    for (int i = 0; i < args->parts && !there; i++)
-        staged = staged || (parts >> i & 1 && tall_takes(&args->part[i].w, rows));
-    plan.x = wide_rows_at(args->scratch, rows, args->k, staged);
+    plan.x = linear_wide_rows(args, capacity, parts);
     // Of more rows, blocks wait for each other's places, and the first stage would wait for all that was asked for.
     plan.early = rows <= FEW_ROWS;
     bool second = false;
@@ -294,11 +306,11 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
             continue;
         plan.take = 0;
         plan.slices = wide_slices(w);
-        const bool tall = staged && tall_takes(w, rows);
+        const bool tall = tall_takes(w, rows);
         for (int j = i; j < args->parts; j++) {
             const struct weight *other = &args->part[j].w;
             if (!(parts >> j & 1) || !same_code(w, other) || prompt_parts(w) != prompt_parts(other) ||
-                wide_slices(other) != plan.slices || (staged && tall_takes(other, rows)) != tall)
+                wide_slices(other) != plan.slices || tall_takes(other, rows) != tall)
                 continue;
             plan.take |= 1 << j;
             pairs += weight_pairs(other);

@@ -24,6 +24,7 @@ template <int N> static inline void copy_wait(void)
 #else
 #include "kernels/cuda/device.cuh"
 #endif
+#include "kernels/cuda/prepared.cuh"
 
 enum {
     ROWS_THREADS = 1024,
@@ -56,24 +57,6 @@ DEVICE void block_sums(float (&x)[STREAMS], float (*space)[WARP])
         x[c] = warp_sum<WARP>(lane < warps ? space[c][lane] : 0.0f);
 }
 
-// Stores the thread's numbers k .. k + 3 of a prepared row, k = 4 thread of some stream. A piece of 16 bytes has a pair of each of
-// four neighbouring eights of k: neighbours but one change words, so that each has two of a piece.
-DEVICE void put_prepared(const struct residual_prepared &to, unsigned char *row, int32_t k, vec<4> v)
-{
-    const int eight = k / 8 % 4, odd = eight & 1;
-    unsigned char *place = row + k / 32 * 64 + (k / 4 % 2 * 2 + odd) * 16 + (eight - odd) * 4;
-    for (int p = 0; p < to.parts; p++) {
-        const uint32_t w[2] = {pair_pack(v.v[0], v.v[2]), pair_pack(v.v[1], v.v[3])};
-        const uint32_t got = __shfl_xor_sync(WHOLE_WARP, odd ? w[0] : w[1], 2);
-        *(uint2 *)(place + p * to.part_bytes) = odd ? uint2{got, w[1]} : uint2{w[0], got};
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            v.v[i] = __fadd_rn(v.v[i], -__uint_as_float(w[i] << 16));
-            v.v[i + 2] = __fadd_rn(v.v[i + 2], -__uint_as_float(w[i] & 0xffff0000u));
-        }
-    }
-}
-
 // What becomes of the thread's numbers of row r, injected: stored normed, or prepared. sums: of the squares of the row.
 template <bool PREPARE>
 DEVICE void residual_finish(const struct row_step &a, int64_t r, int32_t i, vec<4> (&kept)[STREAMS],
@@ -90,7 +73,9 @@ DEVICE void residual_finish(const struct row_step &a, int64_t r, int32_t i, vec<
             vec_store<4>(a.norm.y + r * a.norm.ldy + (int64_t)c * dim + i, kept[c]);
             continue;
         }
-        put_prepared(a.to, a.to.data + r * a.to.blocks * 64, c * dim + i, kept[c]);
+        const struct prepared_place place = prepared_place_of(c * dim + i);
+        put_prepared(a.to.data + (r * a.to.blocks * 4 + place.piece) * 16 + place.byte, a.to.part_bytes, a.to.parts,
+                     c * dim + i, kept[c]);
         if (threadIdx.x == 0)
             a.to.factors[r * STREAMS + c] = factor;
     }

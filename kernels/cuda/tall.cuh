@@ -253,8 +253,8 @@ template <class SHAPE> __device__ __forceinline__ tall_taker tall_taker_of(const
     const int half = warp / 4 * 8; // of a lane's four outputs
     tall_taker taker;
     const int turned = SHAPE::TALL::LANE > 64 ? (lane & 1) * 64 : 0;
-    unsigned char *codes = ring.memory + SHAPE::CODES_AT + panel * SHAPE::TALL::CODES +
-                           (lane & 3) * SHAPE::TALL::LANE + quarter * 16 + half;
+    unsigned char *codes = ring.memory + SHAPE::CODES_AT + panel * SHAPE::TALL::CODES + (lane & 3) * SHAPE::TALL::LANE +
+                           quarter * 16 + half;
     taker.codes[0] = shared_opaque(codes + turned);
     taker.codes[1] = shared_opaque(codes + (64 ^ turned));
     taker.scales = shared_opaque(ring.memory + SHAPE::SCALES_AT + panel * SHAPE::TALL::SCALES + quarter * 16 + half);

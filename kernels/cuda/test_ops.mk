@@ -8,7 +8,7 @@
 NVCC   ?= nvcc
 GENCODE ?= -gencode arch=compute_90a,code=sm_90a
 B      := build/cuda-test
-OPS    := norm streams residual residual_rows ngram conv gdn gdn_step mamba append_step attention index moe control draw exchange
+OPS    := norm gated_norm streams residual residual_rows ngram conv gdn gdn_step mamba append_step attention index moe control draw exchange
 OPS    := $(filter $(OPS),$(basename $(notdir $(wildcard kernels/cuda/*.cu))))
 CPU    := norm streams ngram recurrent mamba attention index moe control
 HEADS  := $(wildcard kernels/cuda/*.cuh kernels/cpu/*.h tests/cuda_ops_*.cuh tests/cuda_fake/*.h)

@@ -91,8 +91,10 @@ cudaError_t wide_prepare(cudaStream_t stream, const struct pass *pass, int multi
                          const struct glu_args *glu = NULL);
 
 // cuda_linear of the parts whose bits `parts` has; cuda_experts_up and cuda_experts_down. Prompt class; every weight of
-// theirs is wide_available(). there: rows lie in scratch as the weights need them (wide_rows_at), all in one form, and x is
-// not looked at. glu: as in wide_prepare(). to: where they are to lie, one bf16 part, in place of h; whole blocks of k; NULL: h.
+// theirs is wide_available(). there: rows lie in scratch as the weights need them (linear_wide_rows(); experts: wide_rows_at()), all in
+// one form, and x is not looked at. glu: as in wide_prepare(). to: where they are to lie, one bf16 part, in place of h; whole blocks of k;
+// NULL: h.
+wide_rows linear_wide_rows(const struct linear_args *args, int rows, int parts);
 cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int rows, int parts, bool there,
                         const struct glu_args *glu = NULL);
 // The same for many rows, of the parts that `take` names: of one encoding and as many slices of k, such that tall_takes() says so of
