@@ -307,6 +307,7 @@ static void bench_dense(int count, char **arguments, double ceiling)
         {ENC_AFFINE, 4, 64, 34816, 5120}, {ENC_AFFINE, 4, 64, 5120, 17408}, {ENC_AFFINE, 4, 64, 16384, 5120},
         {ENC_AFFINE, 4, 64, 5120, 6144},  {ENC_AFFINE, 4, 64, 2048, 4096},  {ENC_BF16, 0, 0, 16384, 2560},
         {ENC_BF16, 0, 0, 12288, 2560},    {ENC_BF16, 0, 0, 2560, 6144},     {ENC_BF16, 0, 0, 2560, 640},
+        {ENC_BF16, 0, 0, 640, 2560},
     };
     static const int some[] = {512, 2048};
     for (const auto &s : shapes)

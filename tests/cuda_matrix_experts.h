@@ -16,7 +16,8 @@ static const struct {
 } expert_cases[] = {
     {ENC_AFFINE, 4, 32, 7, 64, 96, 1},   {ENC_NVFP4, 0, 0, 90, 48, 544, 1},  {ENC_MXFP8, 0, 0, 5, 96, 64, 1},
     {ENC_BF16, 0, 0, 4, 33, 72, 1},      {ENC_AFFINE, 4, 64, 6, 128, 64, 0}, {ENC_FP8_BLOCK, 0, 0, 5, 128, 1600, 1},
-    {ENC_AFFINE, 6, 32, 40, 32, 128, 1}, {ENC_NVFP4, 0, 0, 7, 32, 1152, 1},
+    {ENC_AFFINE, 6, 32, 40, 32, 128, 1}, {ENC_NVFP4, 0, 0, 7, 32, 1152, 1},  {ENC_NVFP4, 0, 0, 3, 64, 96, 1},
+    {ENC_AFFINE, 4, 32, 3, 64, 96, 0}, // the last two: as many pairs an expert as there are rows
 };
 
 struct moe {

@@ -31,7 +31,8 @@ static const struct {
 #ifndef CUDA_EMULATION
     {ENC_NVFP4, 0, 0, 1100, 5136, 4},     {ENC_NVFP4, 0, 0, 40, 5136, 8},     {ENC_BF16, 0, 0, 320, 10240, 8},
     {ENC_FP8_BLOCK, 0, 0, 1100, 5200, 4}, {ENC_MXFP8, 0, 0, 1100, 5152, 4},   {ENC_AFFINE, 4, 32, 1100, 5152, 4},
-    {ENC_FP8, 0, 0, 1100, 5130, 4},
+    {ENC_FP8, 0, 0, 1100, 5130, 4},       {ENC_BF16, 0, 0, 1000, 2570, 4},    {ENC_FP8_BLOCK, 0, 0, 1000, 2570, 4},
+    {ENC_AFFINE, 4, 32, 1000, 2560, 4},
 #endif
 };
 

@@ -247,6 +247,10 @@ template <class FORM> struct expert_unit {
                 return run<NT / 4>();
             if (tile.count <= NT * 4)
                 return run<NT / 2>();
+            if constexpr (wide_code<CODE>::ROWS ==
+                          1) // with codes of more bits there are no registers for one size more (C7512)
+                if (tile.count <= NT * 6)
+                    return run<NT * 3 / 4>();
         }
         return run<NT>();
     }

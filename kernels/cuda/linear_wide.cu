@@ -244,9 +244,9 @@ static cudaError_t wide_launch_apart(cudaStream_t stream, const struct linear_ar
                   linear_wide_sum_kernel<wide_code<CODE>::HALF>, *args, plan);
 }
 
-// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts. A launch for few rows has fewer
-// blocks than there are multiprocessors: narrow tiles of outputs, and for the least rows, which leave room for it, most
-// stages on their way.
+// Matrices of few outputs take few blocks of one warpgroup, and rows in two parts; where larger blocks fill the card, those, which bring
+// rows and weights half as often. A launch for few rows has fewer blocks than there are multiprocessors: narrow tiles of outputs, and
+// for the least rows, which leave room for it, most stages on their way.
 template <class CODE>
 static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
                                     int pairs, int64_t rows, int parts)
@@ -257,9 +257,12 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
                               : wide_launch<CODE, 4, 1, 1>(stream, args, plan, pairs, rows);
         if (parts == 2 && rows > FEW_ROWS && pairs > 8 && wide_apart_fits(args, plan, pairs))
             return wide_launch_apart<CODE>(stream, args, plan, pairs, rows);
+        constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;
+        const int64_t large = (rows + 8 * NT - 1) / (8 * NT) * ((pairs + 7) / 8) * plan.slices;
+        if (parts == 2 && rows > FEW_ROWS && pairs > 4 && large >= multiprocessors())
+            return wide_launch<CODE, NT, 2, 2>(stream, args, plan, pairs, rows);
         if (parts == 2)
             return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
-        constexpr int NT = wide_code<CODE>::FOLD ? 8 : 16;
         if (rows <= FEW_ROWS)
             return wide_launch<CODE, NT, 1, 1>(stream, args, plan, pairs, rows);
         return wide_launch<CODE, NT, 1, 2>(stream, args, plan, pairs, rows);
