@@ -430,6 +430,31 @@ static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b
     __syncwarp();
 }
 
+static inline void mma_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t(*all)[6] = emulation.here->operand[warp];
+    memcpy(all[lane], a, 16);
+    all[lane][4] = b0;
+    all[lane][5] = b1;
+    __syncwarp();
+    for (int i = 0; i < 4; i++) {
+        unsigned int row = lane / 4 + (i >> 1) * 8, column = lane % 4 * 2 + (i & 1);
+        for (unsigned int k = 0; k < 32; k++) {
+            const uint32_t *left = all[row % 8 * 4 + k % 16 / 4], *right = all[column * 4 + k % 16 / 4];
+            d[i] += (int32_t)(left[(row >= 8) + 2 * (k >= 16)] >> k % 4 * 8 & 255u) *
+                    (int8_t)(right[4 + (k >= 16)] >> k % 4 * 8 & 255u);
+        }
+    }
+    __syncwarp();
+}
+template <int FROM> static inline void mma_bytes_from(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    for (int i = 0; i < 4; i++)
+        d[i] = FROM;
+    mma_bytes(d, a, b0, b1);
+}
+
 // The product of a warpgroup, a warp at a time: 16 outputs by 8 NT rows by 16 k (kernels/cuda/wgmma.cuh).
 typedef const unsigned char *wgmma_source;
 typedef unsigned char *shared_place;

@@ -37,14 +37,14 @@ static const struct {
       0,
       0,
       3,
-      {{ENC_BF16, 0, 0, 140, ACT_NONE}, {ENC_AFFINE, 4, 64, 1, ACT_SIGMOID}, {ENC_AFFINE, 4, 64, 200, ACT_SILU}}},
+      {{ENC_BF16, 0, 0, 140, ACT_NONE}, {ENC_AFFINE, 4, 32, 1, ACT_SIGMOID}, {ENC_AFFINE, 4, 32, 200, ACT_SILU}}},
      "two encodings"},
     {{320,
       0,
       0,
       0,
       3,
-      {{ENC_F16, 0, 0, 70, ACT_NONE}, {ENC_AFFINE, 4, 64, 70, ACT_NONE}, {ENC_MXFP8, 8, 0, 70, ACT_NONE}}},
+      {{ENC_F16, 0, 0, 70, ACT_NONE}, {ENC_AFFINE, 4, 32, 70, ACT_NONE}, {ENC_MXFP8, 8, 0, 70, ACT_NONE}}},
      "three encodings"},
 };
 #undef ONE

@@ -48,6 +48,18 @@ __host__ __device__ __forceinline__ constexpr int code_block_bytes(int encoding,
     }
 }
 
+// Whether a weight's codes are integers, which decode rows multiply as such (integer.cuh).
+__host__ __device__ __forceinline__ constexpr bool weight_integers(const struct weight *w)
+{
+    return w->encoding == ENC_AFFINE || w->encoding == ENC_INT4;
+}
+
+// Neighbouring blocks of k that are multiplied together, since they have one scale and x one factor: 1 or 2.
+__host__ __device__ __forceinline__ constexpr int weight_grain(const struct weight *w)
+{
+    return weight_integers(w) && w->group >= 64 && w->k % 64 == 0 ? 2 : 1;
+}
+
 // Bytes of the scales of one panel.
 __host__ __device__ __forceinline__ constexpr int scale_panel_bytes(const struct weight *w)
 {
@@ -94,9 +106,6 @@ __device__ __forceinline__ uint32_t word(const uint4 &v, int i)
 }
 
 // ---- codes of 2 to 8 bits, as integers ----------------------------------------------------------------------------------
-
-// What raw codes have too much: behind the exponent of 128 the low bits of a bf16 number are a code, and the number is 128 + code.
-enum { RAW_MORE = 128 };
 
 template <int BITS> struct integer_codes {
     static constexpr int FOUR = BITS != 8 && (BITS & 4) != 0, TWO = BITS != 8 && (BITS & 2) != 0,
@@ -147,11 +156,9 @@ template <int BITS> struct integer_codes {
             v[LOADS - 1] = *(const uint4 *)(data + FOUR * 256 + TWO * 128);
     }
 
-    // Codes of output o, step j, column pair c, as bf16 pair: less their middle, or, RAW, with RAW_MORE added, which is
-    // one instruction less.
-    template <bool RAW> __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
+    // Codes of output o, step j, column pair c, as bf16 pair, less their middle.
+    __device__ __forceinline__ uint32_t pair(int o, int j, int c, int l) const
     {
-        static_assert(!RAW || BITS < 8, "a bf16 number has place for them beside RAW_MORE");
         if (BITS == 8) {
             uint32_t w = word(v[j ? LOADS - 1 : 0], o) >> (8 * c);
             uint32_t low = pair_fma(and_or<0x000f000fu>(w, 0x43004300u), 0x3f803f80u, 0xc380c380u);       // - 256
@@ -165,10 +172,26 @@ template <int BITS> struct integer_codes {
             q |= ((word(v[FOUR], o) >> (4 * (l & 1)) >> (2 * j + 8 * c)) & 0x00030003u) << (4 * FOUR);
         if (ONE)
             q |= ((word(v[LOADS - 1], o) >> (2 * l) >> (j + 8 * c)) & 0x00010001u) << (4 * FOUR + 2 * TWO);
-        if (RAW)
-            return q;
         const uint32_t middle = 0xc300u + (1u << (BITS - 1)); // -(128 + middle)
         return pair_fma(q, 0x3f803f80u, middle | middle << 16);
+    }
+
+    // Codes of output o, step j, as four bytes in the order of k, times 2^LEFT.
+    static constexpr int LEFT = BITS == 4 ? 4 : 0;
+    __device__ __forceinline__ uint32_t bytes(int o, int j, int l) const
+    {
+        if (BITS == 8)
+            return word(v[j ? LOADS - 1 : 0], o);
+        if (BITS == 4)
+            return (j ? word(v[0], o) : word(v[0], o) << 4) & 0xf0f0f0f0u;
+        uint32_t q = 0;
+        if (FOUR)
+            q = word(v[0], o) >> (4 * j) & 0x0f0f0f0fu;
+        if (TWO)
+            q |= ((word(v[FOUR], o) >> (4 * (l & 1)) >> (2 * j)) & 0x03030303u) << (4 * FOUR);
+        if (ONE)
+            q |= ((word(v[LOADS - 1], o) >> (2 * l) >> j) & 0x01010101u) << (4 * FOUR + 2 * TWO);
+        return q;
     }
 };
 
@@ -184,7 +207,7 @@ template <int BITS> struct code_affine {
     static constexpr bool SCALED = true, BIASED = true;
     static constexpr int PARTS = 1, BLOCK_BYTES = integer_codes<BITS>::BYTES + 128, DATA = BITS * 64, SCALE = 64,
                          DATA_QUARTER = 16, SCALE_QUARTER = 16;
-    static constexpr bool APART = false, CROSSED = BITS == 8, GROUPED = true;
+    static constexpr bool APART = false, CROSSED = BITS == 8;
     integer_codes<BITS> q;
     uint4 s;
     static __device__ __forceinline__ float factor()
@@ -213,7 +236,7 @@ template <int BITS> struct code_affine {
     }
     __device__ __forceinline__ void fragment(int, int j, int l, uint32_t a[2][4]) const
     {
-        FRAGMENT(a, (q.template pair<false>(o, j, c, l)));
+        FRAGMENT(a, q.pair(o, j, c, l));
     }
     // Scale and bias of the lane's output o.
     __device__ __forceinline__ void outcome(int o, float *scale, float *bias) const
@@ -222,17 +245,17 @@ template <int BITS> struct code_affine {
         *scale = bits_float(u << 16);
         *bias = fmaf((float)(1 << (BITS - 1)), *scale, bits_float(u & 0xffff0000u));
     }
-    // The same for raw codes (code_raw): sums of x times RAW_MORE are in the products, so those that the bias is multiplied by must be
-    // sums of what was multiplied.
-    __device__ __forceinline__ void fragment_raw(int j, int l, uint32_t a[2][4]) const
+    // Decode class (integer.cuh): bytes, and what code bytes / 2^BYTES_LEFT are multiplied by, and what is added.
+    static constexpr int BYTES_LEFT = integer_codes<BITS>::LEFT;
+    __device__ __forceinline__ uint32_t bytes(int o, int j, int l) const
     {
-        FRAGMENT(a, (q.template pair<true>(o, j, c, l)));
+        return q.bytes(o, j, l);
     }
-    __device__ __forceinline__ void outcome_raw(int o, float *scale, float *bias) const
+    __device__ __forceinline__ void outcome_bytes(int o, float *scale, float *bias) const
     {
         uint32_t u = word(s, o);
         *scale = bits_float(u << 16);
-        *bias = fmaf(-(float)RAW_MORE, *scale, bits_float(u & 0xffff0000u));
+        *bias = bits_float(u & 0xffff0000u);
     }
 };
 
@@ -243,23 +266,12 @@ struct code_int4 : code_affine<4> {
         *scale = bits_float(u & ~31u);
         *bias = *scale * (8.0f - (float)(u & 31u));
     }
-    __device__ __forceinline__ void outcome_raw(int o, float *scale, float *bias) const
+    __device__ __forceinline__ void outcome_bytes(int o, float *scale, float *bias) const
     {
         uint32_t u = word(s, o);
         *scale = bits_float(u & ~31u);
-        *bias = -(*scale * ((float)RAW_MORE + (float)(u & 31u)));
+        *bias = -(*scale * (float)(u & 31u));
     }
-};
-
-// Whether the decode class takes codes raw.
-template <class CODE> struct code_raw {
-    static constexpr bool value = false;
-};
-template <int BITS> struct code_raw<code_affine<BITS>> {
-    static constexpr bool value = BITS < 8;
-};
-template <> struct code_raw<code_int4> {
-    static constexpr bool value = true;
 };
 
 // ---- floating-point codes -----------------------------------------------------------------------------------------------
@@ -269,7 +281,7 @@ struct code_nvfp4 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 1, BLOCK_BYTES = 512 + 128, DATA = 256, SCALE = 32, DATA_QUARTER = 16,
                          SCALE_QUARTER = 4;
-    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint4 q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -337,7 +349,7 @@ template <int ENCODING> struct code_e4m3 {
     static constexpr int PARTS = 1, BLOCK_BYTES = 1024 + (SCALED ? 128 : 0), DATA = 512,
                          SCALE = ENCODING == ENC_MXFP8 ? 16 : 0, DATA_QUARTER = 16, SCALE_QUARTER = 4;
     static constexpr bool APART = ENCODING == ENC_FP8_BLOCK; // scales do not go through the ring
-    static constexpr bool CROSSED = true, GROUPED = false;
+    static constexpr bool CROSSED = true;
     e4m3_codes q;
     uint32_t s;
     static __device__ __forceinline__ float factor()
@@ -387,7 +399,7 @@ template <int ENCODING> struct code_e4m3 {
 struct code_bf16 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 1, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
-    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint4 v[4];
     uint32_t even, odd; // how numbers of k 0 and 2, of 1 and 3 are picked out of two of v
     static __device__ __forceinline__ float factor()
@@ -444,7 +456,7 @@ __device__ __forceinline__ uint32_t pair_part(float a, float b, int part)
 struct code_f16 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 2, BLOCK_BYTES = 2048, DATA = 1024, SCALE = 0, DATA_QUARTER = 8, SCALE_QUARTER = 0;
-    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint2 v[8];
     static __device__ __forceinline__ float factor()
     {
@@ -486,7 +498,7 @@ struct code_f16 {
 struct code_f32 {
     static constexpr bool SCALED = false, BIASED = false;
     static constexpr int PARTS = 3, BLOCK_BYTES = 4096, DATA = 2048, SCALE = 0, DATA_QUARTER = 16, SCALE_QUARTER = 0;
-    static constexpr bool APART = false, CROSSED = false, GROUPED = false;
+    static constexpr bool APART = false, CROSSED = false;
     uint4 v[8];
     static __device__ __forceinline__ float factor()
     {

@@ -73,6 +73,22 @@ __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uint32_t b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// d += a b: a is [16][32] unsigned bytes, b [32][8] signed ones, d [16][8] integers, spread over the warp as PTX's m16n8k32 says.
+__device__ __forceinline__ void mma_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// d = FROM + a b.
+template <int FROM>
+__device__ __forceinline__ void mma_bytes_from(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(FROM));
+}
+
 // Asynchronous copies to shared memory, in groups. Only `bytes` are read, the rest is zeros. copy16 goes past L1.
 __device__ __forceinline__ void copy16(void *shared, const void *global, int bytes)
 {

@@ -140,6 +140,7 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
             s.step = source.step;
             s.scale_at = source.scale_at;
             s.shift = source.shift;
+            s.grain = source.grain;
             share_run<CODE, FORM_FEW>::run(&s);
         }
         sums_end(barriers, turn++);

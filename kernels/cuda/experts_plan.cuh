@@ -35,7 +35,7 @@ static constexpr void experts_room(experts_plan *plan, const card_room &card, co
             step = plan->gate.step > step ? plan->gate.step : step;
         }
         plan->room =
-            room_plan_make(card, (w->k + 31) / 32, tile, slot, step, SUM_SETS * (other ? 2 : 1), chosen, shared);
+            room_plan_make(card, plan->room.form, (w->k + 31) / 32, tile, slot, step, SUM_SETS * (other ? 2 : 1), chosen, shared);
         if (room_plan_good(card, plan->room, number, *shared))
             break;
     }
@@ -49,10 +49,12 @@ static constexpr experts_plan experts_plan_make(const card_room &card, const str
     experts_plan plan = {};
     const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
     double best = 1e30;
-    for (int splits = 4; splits <= WARPS && (splits == 4 || splits <= blocks); splits *= 2) {
+    plan.room.form = x_form_of(other ? 2 : 1, w->k, [&](int i) { return i ? other : w; });
+    const int grain = weight_grain(w);
+    for (int splits = 4; splits <= WARPS && (splits == 4 || splits * grain <= blocks); splits *= 2) {
         const int each = WARPS / splits, groups = (pairs + each - 1) / each;
         const int rounds = (groups * slots + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
-        const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits - 1) / splits) + 1.0);
+        const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits * grain - 1) / (splits * grain) * grain) + 1.0);
         if (cost < best) {
             best = cost;
             plan.splits = splits;

@@ -108,6 +108,7 @@ static inline int32_t rows_aligned(const float *x, int64_t ld)
 // A block's shared memory: barriers, `turns` sets of sums, the ring, the window of x, then what the kernel has of its
 // own.
 struct room_plan {
+    struct x_form form;
     int32_t shift, capacity; // of the window
     int32_t slot_bytes, slots;
     int32_t turns;   // sets of sums
@@ -163,7 +164,7 @@ __device__ __forceinline__ void sums_give(sum_barriers *b, int turn)
 
 static inline bool room_plan_same(const room_plan &a, const room_plan &b)
 {
-    return a.shift == b.shift && a.capacity == b.capacity && a.slot_bytes == b.slot_bytes && a.slots == b.slots &&
+    return x_form_same(a.form, b.form) && a.shift == b.shift && a.capacity == b.capacity && a.slot_bytes == b.slot_bytes && a.slots == b.slots &&
            a.turns == b.turns && a.aligned == b.aligned;
 }
 
@@ -180,15 +181,16 @@ __host__ __device__ __forceinline__ constexpr int sums_bytes(int rows, int turns
 
 // For units of `blocks` blocks and 1, 2, 4 or 8 rows; slot_bytes: of the longest stage, step: blocks of the longest one. The window
 // holds a whole unit where that leaves place for two slots, else as much as does.
-static constexpr room_plan room_plan_make(const card_room &card, int blocks, int rows, int slot_bytes, int step,
-                                          int turns, int extra, size_t *shared)
+static constexpr room_plan room_plan_make(const card_room &card, const x_form &form, int blocks, int rows,
+                                          int slot_bytes, int step, int turns, int extra, size_t *shared)
 {
-    room_plan plan = {rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 1, turns, 0};
+    room_plan plan = {form, rows == 8 ? 3 : rows / 2, blocks, slot_bytes, 1, turns, 0};
     const int fixed = ROOM_FIXED + sums_bytes(rows, turns) + extra, most = card.shared;
-    const int spare = (most - fixed - 2 * slot_bytes - 64 * rows) / (132 * rows) - 1;
+    const int nothing = window_bytes(form, rows, 0), block = (window_bytes(form, rows, 2) - nothing) / 2;
+    const int spare = ((most - fixed - 2 * slot_bytes - nothing) / block - 1) / form.grain * form.grain;
     if (plan.capacity > spare)
         plan.capacity = spare > step ? spare : step;
-    const int used = fixed + window_bytes(rows, plan.capacity);
+    const int used = fixed + window_bytes(form, rows, plan.capacity);
     while (plan.slots < SLOTS_MOST && used + (plan.slots + 1) * slot_bytes <= most)
         plan.slots++;
     *shared = (size_t)(used + plan.slots * slot_bytes);
@@ -204,6 +206,7 @@ __device__ __forceinline__ weight_ring room_ring(const room_plan &plan, unsigned
 __device__ __forceinline__ x_window room_window(const room_plan &plan, unsigned char *memory)
 {
     return {memory + ROOM_FIXED + sums_bytes(1 << plan.shift, plan.turns) + plan.slots * plan.slot_bytes,
+            plan.form,
             plan.shift,
             plan.capacity,
             0,
@@ -215,7 +218,7 @@ __device__ __forceinline__ x_window room_window(const room_plan &plan, unsigned 
 // What lies behind: `extra` bytes.
 __device__ __forceinline__ unsigned char *room_extra(const room_plan &plan, unsigned char *memory)
 {
-    return room_window(plan, memory).memory + window_bytes(1 << plan.shift, plan.capacity);
+    return room_window(plan, memory).memory + window_bytes(plan.form, 1 << plan.shift, plan.capacity);
 }
 
 // A taker's share as far as it is the same for all units. splits: a power of two.

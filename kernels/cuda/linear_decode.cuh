@@ -130,8 +130,8 @@ __device__ __forceinline__ linear_unit unit_at(const struct linear_args &a, cons
         const int blocks = u.to;
         u.slice = u.group % plan.slices;
         u.group /= plan.slices;
-        u.from = share_begin(blocks, u.slice, plan.slices);
-        u.to = share_begin(blocks, u.slice + 1, plan.slices);
+        u.from = linear_slice_begin(blocks, u.slice, plan.slices);
+        u.to = linear_slice_begin(blocks, u.slice + 1, plan.slices);
     }
     u.first = plan.step.dim ? u.group : u.group * plan.pairs;
     return u;
@@ -228,14 +228,15 @@ __device__ __forceinline__ void linear_put_staged(const struct linear_args &a, c
     const int lane = threadIdx.x & 31, slots = plan.room.slots;
     staged_putter putter = {0, ((int)threadIdx.x - TAKERS) >> 5, slots < STAGED_PUTTERS ? slots : STAGED_PUTTERS,
                             false};
-    const int64_t tile_bytes = (int64_t)((linear_k<SHAPE>(a) + 31) / 32) * STAGED_BLOCK;
+    const int x_block = staged_block(plan.room.form.kinds);
+    const int64_t tile_bytes = (int64_t)((linear_k<SHAPE>(a) + 31) / 32) * x_block;
     int tiles = 1;
     for (int tile = 0; tile < tiles; tile++) {
         const uint8_t *x = (const uint8_t *)a.scratch + plan.rows_at + tile * tile_bytes;
         for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks) {
             const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
             staged_put(ring, linear_piece_at<SHAPE>(given, u.part).source, 2 * u.first, 2 * plan.pairs, u.from, u.to, x,
-                       &putter, lane);
+                       x_block, &putter, lane);
         }
         if (tile == 0 && plan.tiles > 1) {
             staged_wait(&putter);
@@ -378,6 +379,7 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.step = source.step;
             s.scale_at = source.scale_at;
             s.x_at = source.x_at;
+            s.grain = source.grain;
             s.shift = source.shift;
             s.sums = sums + (warp * 32 << plan.room.shift);
             if (linear_adders<FORM, SHAPE>() > 0) {

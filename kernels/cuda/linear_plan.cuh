@@ -54,6 +54,18 @@ static constexpr int cut_clusters(int slices)
     return at_once[slices];
 }
 
+// Blocks of the longest slice, at most.
+static constexpr int linear_slice_most(int blocks, int slices)
+{
+    return slices == 1 ? blocks : blocks / slices + 2;
+}
+
+// First block of slice `slice`: with k in whole groups of 64 slices are, too.
+__host__ __device__ __forceinline__ int linear_slice_begin(int blocks, int slice, int slices)
+{
+    return blocks % 2 ? share_begin(blocks, slice, slices) : 2 * share_begin(blocks / 2, slice, slices);
+}
+
 // Units of a launch, and whether the sums of their slices have room in scratch.
 static constexpr int linear_units(const struct linear_args *a, int splits, int slices, bool *fits)
 {
@@ -100,22 +112,25 @@ static constexpr void linear_cut(struct linear_plan *plan, const struct linear_a
 static constexpr bool linear_stages(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
                                     size_t *shared)
 {
-    const int used = ROOM_FIXED + sums_bytes(TILE_ROWS, 2) + window_bytes(TILE_ROWS, 0), panels = 2 * plan->pairs,
-              each = (blocks / plan->slices + plan->splits - 1) / plan->splits,
+    const x_form form = plan->room.form;
+    const int used = ROOM_FIXED + sums_bytes(TILE_ROWS, 2) + window_bytes(form, TILE_ROWS, 0), panels = 2 * plan->pairs,
+              x_block = staged_block(form.kinds),
               turns = (plan->units + plan->blocks - 1) / plan->blocks;
-    int most = 0; // bytes of a block of k
+    int most = 0, grain = 1; // bytes of a block of k; blocks of a warp side by side
     for (int i = 0; i < a->parts; i++) {
         const struct weight *w = &a->part[i].w;
+        grain = weight_grain(w) > grain ? weight_grain(w) : grain;
         const int bytes =
-            panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + STAGED_BLOCK;
+            panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + x_block;
         most = bytes > most ? bytes : most;
     }
+    const int warps = plan->splits * grain, each = (blocks / plan->slices + warps - 1) / warps;
     for (int length = each; length > 0; length--) {
-        const int stages = (each + length - 1) / length, step = plan->splits * ((each + stages - 1) / stages),
+        const int stages = (each + length - 1) / length, step = warps * ((each + stages - 1) / stages),
                   slots = (card.shared - used) / (step * most);
         if (slots < SLOTS_LEAST || (stages * turns < STAGES_LEAST && length > 1))
             continue;
-        plan->room = {3, 0, step * most, slots < SLOTS_MOST ? slots : SLOTS_MOST, 2, 0};
+        plan->room = {form, 3, 0, step * most, slots < SLOTS_MOST ? slots : SLOTS_MOST, 2, 0};
         *shared = (size_t)(used + plan->room.slots * step * most);
         for (int i = 0; i < a->parts; i++) {
             stage_source *s = &plan->part[i].source;
@@ -135,11 +150,11 @@ static constexpr bool linear_stages(linear_plan *plan, const card_room &card, co
 static constexpr bool linear_staged(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
                                     int64_t rows, int64_t partial, size_t *shared)
 {
-    const int64_t apart = (int64_t)plan->tiles * blocks * STAGED_BLOCK,
+    const int64_t apart = (int64_t)plan->tiles * blocks * staged_block(plan->room.form.kinds),
                   room = 10 * ((rows + 15) / 16 * 16) * ((a->k + 127) / 128 * 128); // linear_scratch_bytes()
     plan->rows_at = (partial * 4 + 15) / 16 * 16;
     plan->staged = tile_rows_for(card, rows) == TILE_ROWS &&
-                   window_bytes(TILE_ROWS, blocks / plan->slices + 1) > card.window && plan->rows_at + apart <= room &&
+                   window_bytes(plan->room.form, TILE_ROWS, linear_slice_most(blocks, plan->slices)) > card.window && plan->rows_at + apart <= room &&
                    2 * plan->pairs <= STAGED_PANELS && linear_stages(plan, card, a, blocks, shared);
     return plan->staged;
 }
@@ -148,6 +163,7 @@ static constexpr bool linear_staged(linear_plan *plan, const card_room &card, co
 static constexpr void linear_room(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
                                   int64_t rows, size_t *shared)
 {
+    const x_form form = plan->room.form;
     int64_t bytes = 0;
     for (int i = 0; i < a->parts; i++)
         bytes += stage_weight_bytes(&a->part[i].w);
@@ -163,7 +179,7 @@ static constexpr void linear_room(linear_plan *plan, const card_room &card, cons
             most = plan->part[i].source.step > most ? plan->part[i].source.step : most;
         }
         plan->room =
-            room_plan_make(card, blocks / plan->slices + 1, tile_rows_for(card, rows), slot, most, 2, 0, shared);
+            room_plan_make(card, form, linear_slice_most(blocks, plan->slices), tile_rows_for(card, rows), slot, most, 2, 0, shared);
         if (room_plan_good(card, plan->room, number, *shared))
             break;
     }
@@ -178,6 +194,7 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     int64_t partial = 0;
     if (step)
         plan.step = *step;
+    plan.room.form = x_form_of(a->parts, a->k, [&](int i) { return &a->part[i].w; });
     linear_cut(&plan, a, blocks);
     if (plan.step.dim) { // a unit has a pair of each stream
         plan.splits = WARPS / STREAMS_MOST;

@@ -40,11 +40,12 @@ struct stage_rule {
 // Blocks of a stage of w when `splits` warps share a pair.
 static constexpr int stage_step(const struct weight *w, int splits, const stage_rule &rule)
 {
-    const int bytes = 2 * WARPS * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
-    const int each = ((w->k + 31) / 32 + splits - 1) / splits, few = bytes * 4 <= rule.limit ? 2 : 1;
+    const int grain = weight_grain(w);
+    const int bytes = 2 * WARPS * grain * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
+    const int each = ((w->k + 31) / 32 + splits * grain - 1) / (splits * grain), few = bytes * 4 <= rule.limit ? 2 : 1;
     const int fit = rule.long_limit / bytes > few ? rule.long_limit / bytes : few;
     const int stages = bytes * each <= rule.limit || each < fit ? 1 : (each + fit - 1) / fit;
-    return splits * ((each + stages - 1) / stages); // stages of a unit are about equally long
+    return splits * grain * ((each + stages - 1) / stages); // stages of a unit are about equally long
 }
 
 // Bytes of a slot that holds stages of w.
@@ -68,6 +69,7 @@ struct stage_source {
     int32_t blocks, step, scale_at;         // of k; of a stage; where scales lie in a slot
     int32_t stride;                         // panels from a pair of a unit to the next
     int32_t x_at;                           // where x lies in a slot (staged.cuh)
+    int32_t grain;                          // neighbouring blocks of a warp
 };
 
 static constexpr stage_source stage_source_make(const struct weight *w, int splits, const stage_rule &rule)
@@ -81,6 +83,7 @@ static constexpr stage_source stage_source_make(const struct weight *w, int spli
     s.scale_panel = scale_panel_bytes(w);
     s.shift = group_shift(w);
     s.step = stage_step(w, splits, rule);
+    s.grain = weight_grain(w);
     s.scale_at = 2 * (WARPS / splits) * s.step * s.data_bytes;
     s.stride = 2;
     return s;
@@ -92,7 +95,7 @@ static inline bool stage_source_same(const stage_source &a, const stage_source &
     return a.panels == b.panels && a.panel_bytes == b.panel_bytes && a.scale_panel == b.scale_panel &&
            a.data_bytes == b.data_bytes && a.scale_bytes == b.scale_bytes && a.shift == b.shift &&
            a.blocks == b.blocks && a.step == b.step && a.scale_at == b.scale_at && a.stride == b.stride &&
-           a.x_at == b.x_at;
+           a.x_at == b.x_at && a.grain == b.grain;
 }
 
 // By all threads of a block of BLOCK_THREADS, which have 96 registers each at first: TAKE for those that take, LEAVE for the others,

@@ -2,19 +2,19 @@
 //
 // Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
 //
-// Rows of x are held as two bf16 parts (16 significant bits) in shared memory of the block: of each row and block of 32
-// k the high parts, then the low parts, then (behind all rows) the fp32 sums of both parts of the rows' 32 numbers. They come as they
-// are, through the copy engine where that can be, and are taken apart in place. A product has eight columns: with up to
-// four rows the first four have high parts and the others low ones, else there are two products. Weights come through
-// the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
+// Rows of x are held in shared memory of the block: for integer codes as digits (integer.cuh), else as two bf16 parts (16 significant
+// bits), of each row and block of 32 k the high ones, then the low ones. They come as they are, through the copy engine where that can
+// be, and are taken apart in place. A product has eight columns: with up to four rows both parts of each, else there are two
+// products. Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
 //
-// Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: the products of a block in the order
-// of its steps, a warp's blocks ascending, high and low parts apart to the end; scaled encodings add scale * (block's product), then
-// bias * (block's sum). Then high plus low, then the warps in order.
+// Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: a warp's blocks ascending. Of bf16 parts the
+// products of a block in the order of its steps, high and low parts apart to the end, scaled encodings scale * (block's product), and at
+// the end high plus low; of integers group by group. Then the warps in order.
 
 #ifndef ROWS_CUH
 #define ROWS_CUH
 
+#include "kernels/cuda/integer.cuh"
 #include "kernels/cuda/ring.cuh"
 
 enum { TILE_ROWS = 8 };
@@ -34,6 +34,7 @@ struct row_source_tile {
 // What a block holds of x in shared memory: blocks from .. to - 1 of k, of 1 << shift rows; it has place for `capacity` blocks.
 struct x_window {
     unsigned char *memory;
+    struct x_form form;
     int32_t shift, capacity, from, to;
     uint64_t *come; // barrier of what the copy engine brings
     uint32_t parity;
@@ -45,14 +46,36 @@ __host__ __device__ __forceinline__ constexpr int window_stride(int capacity)
     return capacity * 128 + 64;
 }
 
-__host__ __device__ __forceinline__ constexpr int window_bytes(int rows, int capacity)
+// Where a row's digits lie. Alone: in place of the parts. Beside parts: behind all rows.
+__host__ __device__ __forceinline__ constexpr int digits_stride(int kinds, int capacity)
 {
-    return (rows * (window_stride(capacity) + capacity * 4) + 15) / 16 * 16;
+    return kinds == X_BOTH ? (capacity + 1) / 2 * 128 + 64 : window_stride(capacity);
+}
+__host__ __device__ __forceinline__ constexpr int digits_block(int kinds)
+{
+    return kinds == X_BOTH ? INTEGER_BYTES : 128;
+}
+__host__ __device__ __forceinline__ constexpr int digits_at(int kinds, int rows, int capacity)
+{
+    return kinds == X_BOTH ? rows * window_stride(capacity) : 0;
 }
 
-__device__ __forceinline__ float *window_sums(const x_window &x)
+// Where the factors of integers lie, one a block and row, those of a group's blocks side by side; then the window ends.
+__host__ __device__ __forceinline__ constexpr int factors_at(int kinds, int rows, int capacity)
 {
-    return (float *)(x.memory + (window_stride(x.capacity) << x.shift));
+    return rows * (window_stride(capacity) + (kinds == X_BOTH ? digits_stride(kinds, capacity) : 0));
+}
+
+__host__ __device__ __forceinline__ constexpr int window_bytes(const x_form &form, int rows, int capacity)
+{
+    return factors_at(form.kinds, rows, capacity) + (form.kinds & X_INTEGERS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
+}
+
+// The factor of row r in block `block` of the window; an even number of blocks further on it lies (blocks << shift) behind.
+__device__ __forceinline__ float2 *window_factor(const x_window &x, int kinds, int block, int r)
+{
+    float2 *factors = (float2 *)(x.memory + factors_at(kinds, 1 << x.shift, x.capacity));
+    return factors + (x.form.grain == 2 ? (((block >> 1) << x.shift) + r) * 2 + (block & 1) : (block << x.shift) + r);
 }
 
 // Eight numbers in the order of fragments, as high and low bf16 parts.
@@ -88,37 +111,18 @@ __device__ __forceinline__ float sum_eight(const float *v)
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// The eight numbers that two parts are.
-__device__ __forceinline__ void join_eight(const uint4 &high, const uint4 &low, float *v)
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int at = i / 2 * 4 + i % 2;
-        v[at] = bits_float(word(high, i) << 16) + bits_float(word(low, i) << 16);
-        v[at + 2] = bits_float(word(high, i) & 0xffff0000u) + bits_float(word(low, i) & 0xffff0000u);
-    }
-}
-
-// The sum of both parts of a block's 32 numbers, by its four lanes.
-__device__ __forceinline__ float parts_sum(const uint4 &high, const uint4 &low)
-{
-    float v[8];
-    join_eight(high, low, v);
-    float sum = sum_eight(v);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
-}
-
 // A thread's piece of the window: eight numbers of a row. at: its row and block.
 struct window_piece {
     int block, r;
     unsigned char *at;
 };
 
-__device__ __forceinline__ window_piece window_piece_at(const x_window &x, int item, int rows)
+// grain: neighbouring threads have so many blocks of a row.
+__device__ __forceinline__ window_piece window_piece_at(const x_window &x, int item, int rows, int grain)
 {
     const float turn = 1.0f / (float)rows; // the quotient is exact: far fewer than 2^20 pieces, 8 rows
-    const int block = (int)(((float)(item >> 2) + 0.5f) * turn), r = (item >> 2) - block * rows;
+    const int shift = grain == 2 ? 3 : 2, group = (int)(((float)(item >> shift) + 0.5f) * turn),
+              r = (item >> shift) - group * rows, block = grain == 2 ? 2 * group + (item >> 2 & 1) : group;
     return {block, r, x.memory + r * window_stride(x.capacity) + block * 128};
 }
 
@@ -162,31 +166,56 @@ __device__ __forceinline__ void window_take(const row_source_tile &t, const wind
         v[i] = __fmul_rn(__fdiv_rn(v[i], __fadd_rn(1.0f, expf(-v[i]))), u[i]);
 }
 
+// Eight numbers of a piece as digits and, by the first lane of a block, its factor. GRAIN: blocks of a group.
+template <int GRAIN>
+__device__ __forceinline__ void digits_write(unsigned char *digits, float2 *factor, const float *v, bool mine)
+{
+    const int l = threadIdx.x & 3;
+    uint2 high, low;
+    float2 f;
+    integer_eight<4 * GRAIN>(v, &high, &low, &f);
+    __syncwarp(); // a block's lanes have their numbers before one writes digits
+    if (!mine)
+        return;
+    *(uint2 *)(digits + l * 8) = high;
+    *(uint2 *)(digits + INTEGER_BYTES / 2 + l * 8) = low;
+    if (l == 0)
+        *factor = f;
+}
+
 // Fills the window with blocks from .. to - 1 of the tile's rows, by all takers; nobody may still read what it held. Rows that
-// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored. SUMS: somebody reads the sums.
-template <bool SUMS>
+// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored. KINDS: what the launch's encodings may
+// need.
+template <int KINDS>
 __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
-    const int items = (to - from) * t.count * 4, l = threadIdx.x & 3;
+    const int kinds = KINDS == X_BOTH ? x->form.kinds : KINDS, grain = KINDS == X_PARTS ? 1 : x->form.grain,
+              items = (to - from) * t.count * 4, l = threadIdx.x & 3, rows = 1 << x->shift;
     const bool brought = t.bring && items > TAKERS; // else all are under way at once anyway
     if (brought)
         window_bring(x, t, from, to);
     for (int item = threadIdx.x; (item & ~31) < items; item += TAKERS) {
-        const window_piece p = window_piece_at(*x, item, t.count);
+        const window_piece p = window_piece_at(*x, item, t.count, grain);
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (item < items)
             window_take(t, p, (from + p.block) * 32 + l * 8, brought, v);
+        if (kinds & X_INTEGERS) {
+            unsigned char *digits = x->memory + digits_at(kinds, rows, x->capacity) +
+                                    p.r * digits_stride(kinds, x->capacity) + p.block * digits_block(kinds);
+            float2 *factor = window_factor(*x, kinds, p.block, p.r);
+            if (grain == 2)
+                digits_write<2>(digits, factor, v, item < items);
+            else
+                digits_write<1>(digits, factor, v, item < items);
+        }
+        if (!(kinds & X_PARTS))
+            continue;
         uint4 high, low;
-        float sum = 0;
         split_eight(v, &high, &low);
-        if (SUMS)
-            sum = parts_sum(high, low);
         __syncwarp(); // four lanes have their numbers before one writes its parts
         if (item < items) {
             *(uint4 *)(p.at + l * 16) = high;
             *(uint4 *)(p.at + 64 + l * 16) = low;
-            if (SUMS && l == 0)
-                window_sums(*x)[(p.block << x->shift) + p.r] = sum;
         }
     }
     x->from = from;
@@ -202,44 +231,29 @@ template <class CODE> __device__ __forceinline__ void block_columns(const CODE &
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             uint32_t a[2][4];
-            if constexpr (code_raw<CODE>::value)
-                code.fragment_raw(j, l, a);
-            else
-                code.fragment(part, j, l, a);
+            code.fragment(part, j, l, a);
 #pragma unroll
             for (int t = 0; t < 2; t++)
                 mma_bf16(d + 4 * t, a[t], word(x, 2 * j), word(x, 2 * j + 1));
         }
 }
 
-// sums += scale * d + bias * x for the lane's four outputs and two columns. BIAS: whether columns have x, which is not all zeros.
-template <class CODE, bool BIAS>
-__device__ __forceinline__ void block_scale(const CODE &code, const float *d, float x0, float x1, float *sums)
+// A block's products with eight columns, added to sums. x: the lane's part of its column.
+template <class CODE> __device__ __forceinline__ void block_add(const CODE &code, const uint4 &x, int l, float *sums)
 {
+    if (!CODE::SCALED) {
+        block_columns(code, x, l, sums);
+        return;
+    }
+    float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    block_columns(code, x, l, d);
 #pragma unroll
     for (int o = 0; o < 4; o++) {
-        float scale, bias = 0;
-        if constexpr (code_raw<CODE>::value)
-            code.outcome_raw(o, &scale, &bias);
-        else
-            code.outcome(o, &scale, &bias);
+        float scale, none;
+        code.outcome(o, &scale, &none);
         sums[2 * o] = fmaf(scale, d[2 * o], sums[2 * o]);
         sums[2 * o + 1] = fmaf(scale, d[2 * o + 1], sums[2 * o + 1]);
-        if (CODE::BIASED && BIAS) {
-            sums[2 * o] = fmaf(bias, x0, sums[2 * o]);
-            sums[2 * o + 1] = fmaf(bias, x1, sums[2 * o + 1]);
-        }
     }
-}
-
-// A block's products with eight columns, added to sums. x: the lane's part of its column; x0, x1: the sums of two columns.
-template <class CODE, bool BIAS>
-__device__ __forceinline__ void block_add(const CODE &code, const uint4 &x, float x0, float x1, int l, float *sums)
-{
-    float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    block_columns(code, x, l, CODE::SCALED ? d : sums);
-    if (CODE::SCALED)
-        block_scale<CODE, BIAS>(code, d, x0, x1, sums);
 }
 
 // The lane's part of a column in the window, in the order of its codes.
@@ -249,23 +263,6 @@ template <class CODE> __device__ __forceinline__ uint4 column_part(const unsigne
         return *(const uint4 *)x;
     const uint2 first = *(const uint2 *)(x + (l & 1) * 8), second = *(const uint2 *)(x + 8 - (l & 1) * 8);
     return make_uint4(first.x, first.y, second.x, second.y);
-}
-
-// One block. x: the lane's part of its column in the window, low parts 64 bytes behind high ones; s: the block's row
-// sums. EIGHT: rows have the eight columns, and `low` gets the low parts' sums.
-template <class CODE, bool EIGHT>
-__device__ __forceinline__ void block_product(const CODE &code, const unsigned char *x, const float *s, int mask, int l,
-                                              float *sums, float *low)
-{
-    const uint4 first = column_part<CODE>(x, l);
-    float x0 = 0, x1 = 0;
-    if (CODE::BIASED && (EIGHT || l < 2)) {
-        x0 = s[2 * l & mask];
-        x1 = s[(2 * l + 1) & mask];
-    }
-    block_add<CODE, true>(code, first, x0, x1, l, sums);
-    if (EIGHT)
-        block_add<CODE, false>(code, column_part<CODE>(x + 64, l), 0, 0, l, low);
 }
 
 // Which output of the pair and which row of the tile sum i of a lane is.
@@ -286,58 +283,66 @@ struct share {
     int32_t step, scale_at, shift; // of w, see stage_source
     int32_t splits, own, part, lane;
     float *sums;  // of the unit, for this warp: [32][rows]
-    int32_t x_at; // staged.cuh: where x lies in a slot
+    int32_t x_at;  // staged.cuh: where x lies in a slot
+    int32_t grain; // of w, see stage_source
     x_window x;
     row_source_tile tile;
     weight_ring ring;
 };
 
+// The scales of a lane's panel that do not go through the ring.
+template <class CODE> __device__ __forceinline__ const uint8_t *share_apart(const share *s, int panel)
+{
+    const int last = (s->w->n + 15) / 16 - 1, own = 2 * s->pair + (panel & 1); // a pair may lack its second panel
+    return CODE::APART ? s->w->scale + s->expert * s->w->scale_stride +
+                             (int64_t)(own < last ? own : last) * scale_panel_bytes(s->w)
+                       : s->w->scale;
+}
+
+// Fills the window where a stage of n blocks from b on is not in it.
+template <int KINDS> __device__ __forceinline__ void share_window(share *s, int b, int n)
+{
+    if (b >= s->x.from && b + n <= s->x.to)
+        return;
+    stage_written();
+    some_wait(TAKERS);
+    window_fill<KINDS>(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
+}
+
 // Computes a share whose stages come next in the ring; sums get what row r has for output o of the pair at o * rows + r, with the
-// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four. SUMS: whether any
-// encoding of the launch has biases.
-template <class CODE, bool EIGHT, bool SUMS> __device__ __forceinline__ void share_products(share *s)
+// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four. KINDS: what the
+// encodings of the launch may need of x. This form: of bf16 parts.
+template <class CODE, bool EIGHT, int KINDS> __device__ __forceinline__ void share_parts(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
-    const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4),
-              shift = CODE::GROUPED ? s->shift : 0;
+    const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4);
     const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, column = lane >> 2;
     const int stride = window_stride(s->x.capacity),
               column_at = EIGHT ? column * stride : (column >> 2) * 64 + (column & mask) * stride;
     const bool live = s->pair * 32 < s->w->n;
-    const uint8_t *apart = s->w->scale; // scales that do not go through the ring
-    if (CODE::APART) {
-        const int last = (s->w->n + 15) / 16 - 1, own = 2 * s->pair + (panel & 1); // a pair may lack its second panel
-        apart += s->expert * s->w->scale_stride + (int64_t)(own < last ? own : last) * scale_panel_bytes(s->w);
-    }
+    const uint8_t *apart = share_apart<CODE>(s, panel);
     float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sums[i] = low[i] = 0;
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step;
-        if (b < s->x.from || b + n > s->x.to) {
-            stage_written();
-            some_wait(TAKERS);
-            window_fill<SUMS>(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
-        }
-        const int scales = SCALE ? (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE : 0,
-                  first = b - s->x.from + s->part;
-        const unsigned char *x = s->x.memory + first * 128 + column_at + l * 16;
-        const float *x_sums = window_sums(s->x) + (first << rows);
+        share_window<KINDS>(s, b, n);
+        const unsigned char *x = s->x.memory + (b - s->x.from + s->part) * 128 + column_at + l * 16;
         const unsigned char *slot = ring_take(&s->ring);
         const unsigned char *data = slot + (panel * n + s->part) * DATA + quarter * CODE::DATA_QUARTER,
-                            *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
+                            *scale = slot + s->scale_at + panel * n * SCALE + quarter * CODE::SCALE_QUARTER;
         int at = s->part;
         auto load = [&](CODE *code, int which) {
             const int block = at + which * s->splits;
-            code->take(data + which * s->splits * DATA,
-                       CODE::APART ? apart + ((b + block) >> 2) * 4
-                                   : scale + (((b + block) >> shift) - (b >> shift)) * SCALE,
+            code->take(data + which * s->splits * DATA, CODE::APART ? apart + ((b + block) >> 2) * 4 : scale + block * SCALE,
                        l);
         };
         auto product = [&](const CODE &code, int which) {
-            block_product<CODE, EIGHT>(code, x + which * s->splits * 128, x_sums + (which * s->splits << rows), mask, l,
-                                       sums, low);
+            const unsigned char *from = x + which * s->splits * 128;
+            block_add(code, column_part<CODE>(from, l), l, sums);
+            if (EIGHT)
+                block_add(code, column_part<CODE>(from + 64, l), l, low);
         };
         for (; live && at + s->splits < n; at += 2 * s->splits) { // two at a time, so that their instructions mix
             CODE one, two;
@@ -347,7 +352,6 @@ template <class CODE, bool EIGHT, bool SUMS> __device__ __forceinline__ void sha
             product(two, 1);
             data += 2 * s->splits * DATA;
             x += 2 * s->splits * 128;
-            x_sums += 2 * s->splits << rows;
         }
         if (live && at < n) {
             CODE one;
@@ -362,6 +366,70 @@ template <class CODE, bool EIGHT, bool SUMS> __device__ __forceinline__ void sha
         if (sum_row(i, lane) <= mask)
             s->sums[(sum_output(i, lane) << rows) + sum_row(i, lane)] = (sums[i] + other) * CODE::factor();
     }
+}
+
+// The factor of two blocks.
+__device__ __forceinline__ float2 factor_of_two(const float4 &f)
+{
+    return make_float2(f.x, f.y + f.w); // exact: both are 2^e times small integers
+}
+
+// Stores a share of integers: a lane has row l and, of eight, row l + 4.
+template <int ROWS> __device__ __forceinline__ void integer_store(const share *s, int rows, const float sums[ROWS][4])
+{
+#pragma unroll
+    for (int h = 0; h < ROWS; h++)
+#pragma unroll
+        for (int o = 0; o < 4; o++)
+            if ((s->lane & 3) + 4 * h < 1 << rows)
+                s->sums[(((s->lane >> 2) * 4 + o) << rows) + (s->lane & 3) + 4 * h] = sums[h][o];
+}
+
+// The same of integers, by groups of GRAIN blocks.
+template <class CODE, int GRAIN, bool EIGHT, int KINDS> __device__ __forceinline__ void share_integers(share *s)
+{
+    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, ROWS = EIGHT ? 2 : 1;
+    const int kinds = KINDS == X_BOTH ? s->x.form.kinds : KINDS;
+    const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
+    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, stride = digits_stride(kinds, s->x.capacity),
+              block_bytes = digits_block(kinds), splits = GRAIN * s->splits;
+    const unsigned char *column = s->x.memory + digits_at(kinds, 1 << rows, s->x.capacity) +
+                                  (lane >> 3 & mask) * stride + (lane >> 2 & 1) * (INTEGER_BYTES / 2);
+    const bool live = s->pair * 32 < s->w->n;
+    const int apart = s->x.form.grain * 4; // from a factor to that of four rows on
+    float sums[ROWS][4] = {};
+    for (int b = s->from; b < s->to; b += s->step) {
+        const int n = s->to - b < s->step ? s->to - b : s->step;
+        share_window<KINDS>(s, b, n);
+        const int scales = (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE, own = GRAIN * s->part,
+                  first = b - s->x.from + own;
+        const unsigned char *x = column + first * block_bytes;
+        const float2 *factors = window_factor(s->x, kinds, first, l & mask);
+        const unsigned char *slot = ring_take(&s->ring);
+        const unsigned char *data = slot + (panel * n + own) * DATA + quarter * CODE::DATA_QUARTER,
+                            *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
+        for (int at = own; live && at < n; at += splits) {
+            CODE code[GRAIN];
+            uint2 v[ROWS][GRAIN];
+            float2 factor[ROWS];
+#pragma unroll
+            for (int i = 0; i < GRAIN; i++) {
+                code[i].take(data + i * DATA, scale + (((b + at) >> shift) - (b >> shift)) * SCALE, l);
+#pragma unroll
+                for (int h = 0; h < ROWS; h++)
+                    v[h][i] = integer_column<CODE>(x + 4 * h * stride + i * block_bytes, l);
+            }
+#pragma unroll
+            for (int h = 0; h < ROWS; h++)
+                factor[h] = GRAIN == 2 ? factor_of_two(*(const float4 *)(factors + 8 * h)) : factors[apart * h];
+            integer_add<CODE, GRAIN, ROWS>(code, v, factor, l, sums);
+            data += splits * DATA;
+            x += splits * block_bytes;
+            factors += splits << rows;
+        }
+        ring_give(&s->ring, lane);
+    }
+    integer_store<ROWS>(s, rows, sums);
 }
 
 // The sum of `splits` warps' numbers at `sums`, which lie `apart` floats apart, in order.

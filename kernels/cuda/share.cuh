@@ -12,19 +12,30 @@
 // Rows of a kernel: up to four, up to eight, or up to eight whose x comes with the weights.
 enum { FORM_FEW, FORM_EIGHT, FORM_STAGED };
 
-// SUMS: whether any encoding of the launch has biases.
-template <class CODE, int FORM, bool SUMS> __device__ __forceinline__ void share_form(share *s)
+// KINDS: what the encodings of the launch may need of x.
+template <class CODE, int FORM, int GRAIN, int KINDS> __device__ __forceinline__ void share_by(share *s)
 {
-    if constexpr (FORM == FORM_STAGED)
-        staged_products<CODE>(s);
+    if constexpr (!CODE::BIASED && FORM == FORM_STAGED)
+        staged_parts<CODE>(s);
+    else if constexpr (!CODE::BIASED)
+        share_parts<CODE, FORM == FORM_EIGHT, KINDS>(s);
+    else if constexpr (FORM == FORM_STAGED)
+        staged_integers<CODE, GRAIN>(s);
     else
-        share_products<CODE, FORM == FORM_EIGHT, SUMS>(s);
+        share_integers<CODE, GRAIN, FORM == FORM_EIGHT, KINDS>(s);
+}
+template <class CODE, int FORM, int KINDS> __device__ __forceinline__ void share_form(share *s)
+{
+    if (CODE::BIASED && s->grain == 2)
+        share_by<CODE, FORM, 2, KINDS>(s);
+    else
+        share_by<CODE, FORM, 1, KINDS>(s);
 }
 
 // The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
 template <class CODE, int FORM> __device__ __noinline__ void share_call(share *s)
 {
-    share_form<CODE, FORM, true>(s);
+    share_form<CODE, FORM, X_BOTH>(s);
 }
 
 // Kernels are made for one encoding (CODE), for two, or, with code_mixed, for whatever the weight says.
@@ -35,18 +46,18 @@ template <class A, class B> struct code_two {
 template <class CODE, int FORM> struct share_run {
     static __device__ __forceinline__ void run(share *s)
     {
-        share_form<CODE, FORM, CODE::BIASED>(s);
+        share_form<CODE, FORM, x_kinds_of<CODE>::value>(s);
     }
 };
 // Both ways in the kernel itself: a call would have to keep the share in memory.
 template <class A, class B, int FORM> struct share_run<code_two<A, B>, FORM> {
     static __device__ __forceinline__ void run(share *s)
     {
-        constexpr bool SUMS = A::BIASED || B::BIASED;
+        constexpr int KINDS = x_kinds_of<A>::value | x_kinds_of<B>::value;
         if (code_is<A>(s->w))
-            share_form<A, FORM, SUMS>(s);
+            share_form<A, FORM, KINDS>(s);
         else
-            share_form<B, FORM, SUMS>(s);
+            share_form<B, FORM, KINDS>(s);
     }
 };
 template <int FORM> struct share_run<code_mixed, FORM> {

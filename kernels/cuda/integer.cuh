@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of x as integers, for codes that are integers themselves (affine, int4): decode class.
+//
+// A group of 64 numbers of a row (of 32 where k is no multiple of 64) is v * 2^e with 16-bit integers v, of which the largest has its leading bit in place 14 or 15; v
+// is two digits of 8 bits, v = 256 high + low, both signed. The 16x8x32 product of bytes has the two digits of a row as neighbouring
+// columns, so four rows are one product and the sums of both digits of an output lie in one lane. They are exact, and begin at
+// INTEGER_MAGIC, the bits of a float whose last place is 1: so sums are floats without a conversion. Then scale * (sum of code * v) 2^e and
+// bias * (sum of v) 2^e are added in fp32: for each block of 32, or, of weights whose own groups are 64 and more, for each two blocks.
+//
+// Invariant: what a group of a row is depends on its numbers and k alone, how it is added on the weight's own group.
+
+#ifndef INTEGER_CUH
+#define INTEGER_CUH
+
+#include "kernels/cuda/decode.cuh"
+
+// How a launch holds x: as two bf16 parts, as integers, or both; blocks of 32 k of a group of integers: 1 or 2.
+enum { X_PARTS = 1, X_INTEGERS = 2, X_BOTH = X_PARTS | X_INTEGERS };
+struct x_form {
+    int32_t kinds, grain;
+};
+
+static constexpr bool x_form_same(const x_form &a, const x_form &b)
+{
+    return a.kinds == b.kinds && a.grain == b.grain;
+}
+
+// What a launch of `count` weights of rows of k numbers needs. weight(i): the address of one.
+template <class WEIGHT> static constexpr x_form x_form_of(int count, int k, const WEIGHT &weight)
+{
+    int kinds = 0;
+    for (int i = 0; i < count; i++)
+        kinds |= weight_integers(weight(i)) ? X_INTEGERS : X_PARTS;
+    return {kinds, kinds & X_INTEGERS && k % 64 == 0 ? 2 : 1};
+}
+
+// What a kernel for CODE may need: kinds is a constant where it is one.
+template <class CODE> struct x_kinds_of {
+    static constexpr int value = CODE::BIASED ? X_INTEGERS : X_PARTS;
+};
+
+enum {
+    INTEGER_MAGIC = 0x4b400000, // 1.5 * 2^23
+    INTEGER_BYTES = 64,         // of a row's block of 32: high digits, then low ones, in the order of k
+};
+
+// Eight numbers of a group that LANES neighbouring lanes have together, four a block: their digits in the order of k; the group's 2^e
+// and the block's (sum of v) 2^e. A group that is not finite has a factor that is no number, so its products are none either. Numbers under
+// 2^-127 or so are zeros.
+template <int LANES>
+__device__ __forceinline__ void integer_eight(const float *v, uint2 *high, uint2 *low, float2 *factor)
+{
+    uint32_t most = 0, u[8], d[4];
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t magnitude = __float_as_uint(v[i]) & 0x7fffffffu;
+        most = magnitude > most ? magnitude : most;
+    }
+#pragma unroll
+    for (int mask = 1; mask < LANES; mask *= 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, most, mask);
+        most = other > most ? other : most;
+    }
+    uint32_t e = (most + 0x20000u) >> 23; // so that |v| < 2^15 - 128 rounds to two digits
+    e = e < 15 ? 15 : e;
+    const float down = bits_float((e - 14) << 23), up = bits_float((268 - e) << 23);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        u[i] = __float_as_uint(fmaf(v[i], up, 12582912.0f));
+        sum += (int)(u[i] - (uint32_t)INTEGER_MAGIC);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        d[i] = __byte_perm(u[2 * i], u[2 * i + 1], 0x0040);
+    *low = make_uint2(__byte_perm(d[0], d[1], 0x5410), __byte_perm(d[2], d[3], 0x5410));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        d[i] = __byte_perm(u[2 * i] + 128u, u[2 * i + 1] + 128u, 0x0051);
+    *high = make_uint2(__byte_perm(d[0], d[1], 0x5410), __byte_perm(d[2], d[3], 0x5410));
+#pragma unroll
+    for (int mask = 1; mask < 4; mask *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+    *factor = most < 0x7f800000u ? make_float2(down, down * (float)sum)
+                                 : make_float2(bits_float(0x7fffffffu), bits_float(0x7fffffffu));
+}
+
+// The lane's part of a column of digits of a block, in the order of its codes.
+template <class CODE> __device__ __forceinline__ uint2 integer_column(const unsigned char *x, int l)
+{
+    const uint2 v = *(const uint2 *)(x + l * 8);
+    return CODE::CROSSED && l & 1 ? make_uint2(v.y, v.x) : v;
+}
+
+// sums[h] of the lane's four outputs and row h += the products of GRAIN blocks of one scale: code[b], x[h][b], factor[h]: their
+// 2^e and sum.
+template <class CODE, int GRAIN, int ROWS>
+__device__ __forceinline__ void integer_add(const CODE *code, const uint2 x[ROWS][GRAIN], const float2 *factor, int l,
+                                            float sums[ROWS][4])
+{
+    int32_t d[ROWS][8];
+#pragma unroll
+    for (int b = 0; b < GRAIN; b++)
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            const uint32_t a[4] = {code[b].bytes(2 * t, 0, l), code[b].bytes(2 * t + 1, 0, l),
+                                   code[b].bytes(2 * t, 1, l), code[b].bytes(2 * t + 1, 1, l)};
+#pragma unroll
+            for (int h = 0; h < ROWS; h++)
+                if (b == 0)
+                    mma_bytes_from<INTEGER_MAGIC>(d[h] + 4 * t, a, x[h][b].x, x[h][b].y);
+                else
+                    mma_bytes(d[h] + 4 * t, a, x[h][b].x, x[h][b].y);
+        }
+    float scale[4], bias[4];
+#pragma unroll
+    for (int o = 0; o < 4; o++)
+        code[0].outcome_bytes(o, scale + o, bias + o);
+#pragma unroll
+    for (int h = 0; h < ROWS; h++) {
+        // (magic + digits) * factor less what magic is too much: exact but for the last rounding
+        const float low = factor[h].x * (1.0f / (float)(1 << CODE::BYTES_LEFT)), high = low * 256.0f,
+                    less = low * (-257.0f * 12582912.0f);
+#pragma unroll
+        for (int o = 0; o < 4; o++) {
+            const float v = fmaf(bits_float((uint32_t)d[h][2 * o + 1]), low,
+                                 fmaf(bits_float((uint32_t)d[h][2 * o]), high, less));
+            sums[h][o] = fmaf(scale[o], v, sums[h][o]);
+            sums[h][o] = fmaf(bias[o], factor[h].y, sums[h][o]);
+        }
+    }
+}
+
+#endif
