@@ -430,6 +430,10 @@ static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b
     __syncwarp();
 }
 
+static inline float max_nan(float a, float b)
+{
+    return a != a || a > b ? a : b;
+}
 static inline void mma_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

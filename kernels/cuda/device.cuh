@@ -50,6 +50,14 @@ template <uint32_t MASK> __device__ __forceinline__ uint32_t and_or(uint32_t w, 
     return d;
 }
 
+// The larger of two numbers, or no number if one is none.
+__device__ __forceinline__ float max_nan(float a, float b)
+{
+    float d;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+    return d;
+}
+
 // bf16 of low in the low half, of high in the high half, to nearest even.
 __device__ __forceinline__ uint32_t pair_pack(float low, float high)
 {

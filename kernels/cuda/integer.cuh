@@ -51,26 +51,24 @@ enum {
 template <int LANES>
 __device__ __forceinline__ void integer_eight(const float *v, uint2 *high, uint2 *low, float2 *factor)
 {
-    uint32_t most = 0, u[8], d[4];
-    int sum = 0;
+    float largest = fabsf(v[0]);
+    uint32_t u[8], d[4], all = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const uint32_t magnitude = __float_as_uint(v[i]) & 0x7fffffffu;
-        most = magnitude > most ? magnitude : most;
-    }
+    for (int i = 1; i < 8; i++)
+        largest = max_nan(largest, fabsf(v[i]));
 #pragma unroll
-    for (int mask = 1; mask < LANES; mask *= 2) {
-        const uint32_t other = __shfl_xor_sync(0xffffffffu, most, mask);
-        most = other > most ? other : most;
-    }
+    for (int mask = 1; mask < LANES; mask *= 2)
+        largest = max_nan(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+    const uint32_t most = __float_as_uint(largest);
     uint32_t e = (most + 0x20000u) >> 23; // so that |v| < 2^15 - 128 rounds to two digits
     e = e < 15 ? 15 : e;
     const float down = bits_float((e - 14) << 23), up = bits_float((268 - e) << 23);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         u[i] = __float_as_uint(fmaf(v[i], up, 12582912.0f));
-        sum += (int)(u[i] - (uint32_t)INTEGER_MAGIC);
+        all += u[i];
     }
+    int sum = (int)(all - 8u * (uint32_t)INTEGER_MAGIC);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         d[i] = __byte_perm(u[2 * i], u[2 * i + 1], 0x0040);
