@@ -54,6 +54,7 @@ tell $? "red: a build that does not compile is found" "$out/red.log"
 cat >"$out/list" <<END
 bf16|0|A=|matrix_host 2
 x with the stages|0|A=|matrix_host 95
+rows as integers|0|A=|matrix_host 94
 f16|0|A=|matrix_host 5
 affine|0|A=|matrix_host 8
 nvfp4|0|A=|matrix_host 15
