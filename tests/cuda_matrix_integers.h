@@ -67,7 +67,8 @@ static void test_hard(int encoding, int bits, int group, int n, int k)
     const char *name = encoding_name(encoding);
     ok(worst <= 1, "hard rows, %s %d bits, group %d: agree with double precision (%.3g of the bound)", name, bits,
        group, worst);
-    ok(none && zero, "hard rows, %s %d bits, group %d: no numbers of what is none, and zeros of zeros", name, bits, group);
+    ok(none && zero, "hard rows, %s %d bits, group %d: no numbers of what is none, and zeros of zeros", name, bits,
+       group);
     ok(same, "hard rows, %s %d bits, group %d: the bits of a row alone", name, bits, group);
     ok(!(little <= 1), "hard rows, %s %d bits, group %d: another row is found", name, bits, group);
     free(x);

@@ -97,9 +97,9 @@ static double linear_error(const struct matrix *m, int row_class, const float *x
             for (int i = 0; i < m->w.k; i++) {
                 double v = (double)x[(int64_t)r * ldx + i];
                 sum += v * m->value[(int64_t)o * m->w.k + i];
-                double held = row_class == CLASS_PROMPT  ? fabs(v) * 0x1p-8
-                              : weight_integers(&m->w) ? held_integer(x + (int64_t)r * ldx, m->w.k, i)
-                                                       : fabs(v) * 0x1p-16;
+                double held = row_class == CLASS_PROMPT ? fabs(v) * 0x1p-8
+                              : weight_integers(&m->w)  ? held_integer(x + (int64_t)r * ldx, m->w.k, i)
+                                                        : fabs(v) * 0x1p-16;
                 bound += (held + fabs(v) * 0x1p-17) * m->magnitude[(int64_t)o * m->w.k + i];
             }
             double error = sum - (double)y[(int64_t)r * (m->w.n + GUARD) + o];
@@ -153,7 +153,9 @@ static void test_shape(int i)
                  m.w.group, m.w.n, k, c.row_class == CLASS_PROMPT ? "prompt" : "decode");
         linear_call(&c, 0, ROWS, ROWS, false, all);
         double distance, error = linear_error(&m, c.row_class, x, c.ldx, all, ROWS, &distance);
-        ok(error <= 1 && distance <= (c.row_class == CLASS_PROMPT ? 5e-3 : weight_integers(&m.w) ? 2e-4 : 5e-5),
+        ok(error <= 1 && distance <= (c.row_class == CLASS_PROMPT ? 5e-3
+                                      : weight_integers(&m.w)     ? 2e-4
+                                                                  : 5e-5),
            "%s: agrees with double precision (%.3g of the bound, distance %.2g)", name, error, distance);
         ok(same_bits(&c, all), "%s: a row's bits are its own", name);
     }
@@ -178,7 +180,14 @@ static void test_shape(int i)
 
 // What an argument asks for: a shape's number that shape, INTEGERS_ALONE hard rows of integers, STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between products,
 // FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
-enum { INTEGERS_ALONE = 94, STAGED_ALONE = 95, STREAMS_ALONE = 96, FIXED_ALONE = 97, SLICES_ALONE = 98, EXPERTS_ALONE = 100 };
+enum {
+    INTEGERS_ALONE = 94,
+    STAGED_ALONE = 95,
+    STREAMS_ALONE = 96,
+    FIXED_ALONE = 97,
+    SLICES_ALONE = 98,
+    EXPERTS_ALONE = 100
+};
 
 int main(int count, char **arguments)
 {

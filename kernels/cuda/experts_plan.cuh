@@ -34,8 +34,8 @@ static constexpr void experts_room(experts_plan *plan, const card_room &card, co
             slot = stage_bytes(other, plan->splits, rule) > slot ? stage_bytes(other, plan->splits, rule) : slot;
             step = plan->gate.step > step ? plan->gate.step : step;
         }
-        plan->room =
-            room_plan_make(card, plan->room.form, (w->k + 31) / 32, tile, slot, step, SUM_SETS * (other ? 2 : 1), chosen, shared);
+        plan->room = room_plan_make(card, plan->room.form, (w->k + 31) / 32, tile, slot, step,
+                                    SUM_SETS * (other ? 2 : 1), chosen, shared);
         if (room_plan_good(card, plan->room, number, *shared))
             break;
     }
@@ -54,7 +54,8 @@ static constexpr experts_plan experts_plan_make(const card_room &card, const str
     for (int splits = 4; splits <= WARPS && (splits == 4 || splits * grain <= blocks); splits *= 2) {
         const int each = WARPS / splits, groups = (pairs + each - 1) / each;
         const int rounds = (groups * slots + BLOCKS_AT_ONCE - 1) / BLOCKS_AT_ONCE;
-        const double cost = rounds * ((other ? 2 : 1) * ((blocks + splits * grain - 1) / (splits * grain) * grain) + 1.0);
+        const double cost =
+            rounds * ((other ? 2 : 1) * ((blocks + splits * grain - 1) / (splits * grain) * grain) + 1.0);
         if (cost < best) {
             best = cost;
             plan.splits = splits;

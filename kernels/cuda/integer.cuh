@@ -122,8 +122,8 @@ __device__ __forceinline__ void integer_add(const CODE *code, const uint2 x[ROWS
                     less = low * (-257.0f * 12582912.0f);
 #pragma unroll
         for (int o = 0; o < 4; o++) {
-            const float v = fmaf(bits_float((uint32_t)d[h][2 * o + 1]), low,
-                                 fmaf(bits_float((uint32_t)d[h][2 * o]), high, less));
+            const float v =
+                fmaf(bits_float((uint32_t)d[h][2 * o + 1]), low, fmaf(bits_float((uint32_t)d[h][2 * o]), high, less));
             sums[h][o] = fmaf(scale[o], v, sums[h][o]);
             sums[h][o] = fmaf(bias[o], factor[h].y, sums[h][o]);
         }

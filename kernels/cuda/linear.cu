@@ -28,9 +28,9 @@ template <class DO> static void linear_kernel(const struct linear_args *a, int f
 // Takes the rows of a staged launch apart.
 static cudaError_t linear_split(cudaStream_t stream, const struct linear_args *args, const linear_plan &plan)
 {
-    const struct split_rows split = {
-        args->x,       plan.step.up,      args->ldx,      plan.step.ld_up, args->k,
-        plan.capacity, plan.room.aligned, plan.room.form, (uint8_t *)args->scratch + plan.rows_at};
+    const struct split_rows split = {args->x,           plan.step.up,   args->ldx,
+                                     plan.step.ld_up,   args->k,        plan.capacity,
+                                     plan.room.aligned, plan.room.form, (uint8_t *)args->scratch + plan.rows_at};
     const unsigned warps = SPLIT_THREADS / 32, blocks = ((unsigned)args->k + 31) / 32;
     return launch(stream, dim3((blocks + warps - 1) / warps, (unsigned)plan.tiles), dim3(SPLIT_THREADS), 0,
                   staged_split_kernel, split);

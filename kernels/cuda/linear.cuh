@@ -164,8 +164,8 @@ __device__ __forceinline__ void sums_give(sum_barriers *b, int turn)
 
 static inline bool room_plan_same(const room_plan &a, const room_plan &b)
 {
-    return x_form_same(a.form, b.form) && a.shift == b.shift && a.capacity == b.capacity && a.slot_bytes == b.slot_bytes && a.slots == b.slots &&
-           a.turns == b.turns && a.aligned == b.aligned;
+    return x_form_same(a.form, b.form) && a.shift == b.shift && a.capacity == b.capacity &&
+           a.slot_bytes == b.slot_bytes && a.slots == b.slots && a.turns == b.turns && a.aligned == b.aligned;
 }
 
 // Whether a plan by rule `number` of `shared` bytes is to be taken, rather than the next rule.

@@ -114,14 +114,12 @@ static constexpr bool linear_stages(linear_plan *plan, const card_room &card, co
 {
     const x_form form = plan->room.form;
     const int used = ROOM_FIXED + sums_bytes(TILE_ROWS, 2) + window_bytes(form, TILE_ROWS, 0), panels = 2 * plan->pairs,
-              x_block = staged_block(form.kinds),
-              turns = (plan->units + plan->blocks - 1) / plan->blocks;
+              x_block = staged_block(form.kinds), turns = (plan->units + plan->blocks - 1) / plan->blocks;
     int most = 0, grain = 1; // bytes of a block of k; blocks of a warp side by side
     for (int i = 0; i < a->parts; i++) {
         const struct weight *w = &a->part[i].w;
         grain = weight_grain(w) > grain ? weight_grain(w) : grain;
-        const int bytes =
-            panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + x_block;
+        const int bytes = panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + x_block;
         most = bytes > most ? bytes : most;
     }
     const int warps = plan->splits * grain, each = (blocks / plan->slices + warps - 1) / warps;
@@ -154,8 +152,9 @@ static constexpr bool linear_staged(linear_plan *plan, const card_room &card, co
                   room = 10 * ((rows + 15) / 16 * 16) * ((a->k + 127) / 128 * 128); // linear_scratch_bytes()
     plan->rows_at = (partial * 4 + 15) / 16 * 16;
     plan->staged = tile_rows_for(card, rows) == TILE_ROWS &&
-                   window_bytes(plan->room.form, TILE_ROWS, linear_slice_most(blocks, plan->slices)) > card.window && plan->rows_at + apart <= room &&
-                   2 * plan->pairs <= STAGED_PANELS && linear_stages(plan, card, a, blocks, shared);
+                   window_bytes(plan->room.form, TILE_ROWS, linear_slice_most(blocks, plan->slices)) > card.window &&
+                   plan->rows_at + apart <= room && 2 * plan->pairs <= STAGED_PANELS &&
+                   linear_stages(plan, card, a, blocks, shared);
     return plan->staged;
 }
 
@@ -178,8 +177,8 @@ static constexpr void linear_room(linear_plan *plan, const card_room &card, cons
             slot = length > slot ? length : slot;
             most = plan->part[i].source.step > most ? plan->part[i].source.step : most;
         }
-        plan->room =
-            room_plan_make(card, form, linear_slice_most(blocks, plan->slices), tile_rows_for(card, rows), slot, most, 2, 0, shared);
+        plan->room = room_plan_make(card, form, linear_slice_most(blocks, plan->slices), tile_rows_for(card, rows),
+                                    slot, most, 2, 0, shared);
         if (room_plan_good(card, plan->room, number, *shared))
             break;
     }

@@ -68,7 +68,8 @@ __host__ __device__ __forceinline__ constexpr int factors_at(int kinds, int rows
 
 __host__ __device__ __forceinline__ constexpr int window_bytes(const x_form &form, int rows, int capacity)
 {
-    return factors_at(form.kinds, rows, capacity) + (form.kinds & X_INTEGERS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
+    return factors_at(form.kinds, rows, capacity) +
+           (form.kinds & X_INTEGERS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
 }
 
 // The factor of row r in block `block` of the window; an even number of blocks further on it lies (blocks << shift) behind.
@@ -282,7 +283,7 @@ struct share {
     int32_t pair, from, to;        // the warp's pair, and the unit's blocks
     int32_t step, scale_at, shift; // of w, see stage_source
     int32_t splits, own, part, lane;
-    float *sums;  // of the unit, for this warp: [32][rows]
+    float *sums;   // of the unit, for this warp: [32][rows]
     int32_t x_at;  // staged.cuh: where x lies in a slot
     int32_t grain; // of w, see stage_source
     x_window x;
@@ -335,8 +336,8 @@ template <class CODE, bool EIGHT, int KINDS> __device__ __forceinline__ void sha
         int at = s->part;
         auto load = [&](CODE *code, int which) {
             const int block = at + which * s->splits;
-            code->take(data + which * s->splits * DATA, CODE::APART ? apart + ((b + block) >> 2) * 4 : scale + block * SCALE,
-                       l);
+            code->take(data + which * s->splits * DATA,
+                       CODE::APART ? apart + ((b + block) >> 2) * 4 : scale + block * SCALE, l);
         };
         auto product = [&](const CODE &code, int which) {
             const unsigned char *from = x + which * s->splits * 128;

@@ -12,10 +12,10 @@
 #include "kernels/cuda/rows.cuh"
 
 enum {
-    STAGED_LOW = TILE_ROWS * 64,                 // of a block of k: where low parts lie behind the high ones, [row][32] each
+    STAGED_LOW = TILE_ROWS * 64, // of a block of k: where low parts lie behind the high ones, [row][32] each
     STAGED_FACTORS = TILE_ROWS * INTEGER_BYTES, // where factors lie behind the digits of the rows
-    STAGED_PUTTERS = 4, // warps that put, stage by stage in turn, at most
-    STAGED_PANELS = 16, // of a stage, at most: half of a warp's lanes
+    STAGED_PUTTERS = 4,                         // warps that put, stage by stage in turn, at most
+    STAGED_PANELS = 16,                         // of a stage, at most: half of a warp's lanes
     SPLIT_THREADS = 128,
 };
 
