@@ -72,6 +72,7 @@ append|0|A=|cuda_ops_host append
 control|0|A=|cuda_ops_host control
 select|0|A=|cuda_ops_host select
 long rows|0|A=|cuda_ops_host long
+long rows, a warp as far as it can|0|FAKE_ORDER=warps|cuda_ops_host long
 dense rows of prompts, a warp as far as it can|0|FAKE_ORDER=warps|cuda_ops_host dense
 dense rows of prompts, last threads first, on a card with the least room|0|FAKE_ORDER=down FAKE_ROOM=99 FAKE_MAJOR=8|cuda_ops_host dense
 prompt rows that choose, a warp as far as it can|0|FAKE_ORDER=warps|cuda_ops_host sparse
@@ -89,6 +90,7 @@ draws, on a card with the least room and without clusters|0|FAKE_ROOM=99 FAKE_MA
 red: matrix kernels without barriers are found|1|EMULATED_BARRIERS=lost|matrix_host 8
 red: ops without barriers are found|1|FAKE_BARRIERS=lost|cuda_ops_host rows
 red: dense rows without barriers are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host dense
+red: attention without barriers is found|1|FAKE_BARRIERS=lost|cuda_ops_host attention
 red: prompt rows that choose, without barriers, are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host sparse
 red: tiles that ask for more room than a card has are found|1|EMULATED_SHARED=80000|matrix_host 13
 red: draws that ask for more room than a card has are found|1|FAKE_ROOM=90 FAKE_MAJOR=8|cuda_ops_host draws

@@ -3,7 +3,8 @@
 // Attention of decode rows over contexts of many tiles: against the CPU target, and the same bits for a row alone, in a
 // window, in a launch of more rows, with other pages, and begun early; and of rows around the length from which they are cut, alone and
 // in all company, which is what decides how many clusters share one. Faults that must be found: a counter that is not cleared, slots of
-// another cluster, units of another length where there are fewer clusters, a row too many in its pass.
+// another cluster, units of another length where there are fewer clusters, a row too many in its pass, a place in shared memory that is
+// read before it is full or written before it is free.
 
 #ifndef CUDA_OPS_ATTENTION_CUH
 #define CUDA_OPS_ATTENTION_CUH
@@ -130,9 +131,10 @@ static void attend_check(const struct attend_shape &s)
 // ---- long rows --------------------------------------------------------------------------------------------------------------------
 
 enum { LONG_ROWS = 10, LONG_LEAST = 2048 }; // rows of a launch; positions of one that is cut
+enum { LONG_ALL = 24576 };                  // and of one that has all its clusters where they are more than run at once
 // Up to the length from which the last units are short; and, for a larger context, around it.
 static const int32_t long_counts[2][LONG_ROWS] = {{100, 2047, 2048, 2049, 8192, 7, 32, 33, 64, 65},
-                                                  {31, 2080, 4096, 5000, 8191, 8192, 8193, 9000, 20000, 2047}};
+                                                  {31, 2080, 4096, 5000, 8191, 8192, 8193, 9000, 25000, 2047}};
 
 // Rows first .. first + rows - 1 of the ten in a launch of `capacity`, to their places in out. Returns whether clusters left sums in
 // scratch.
@@ -189,7 +191,8 @@ static void long_check(const struct attend_shape &s)
             const int32_t count = LONG_ROWS - first < rows ? LONG_ROWS - first : rows;
             bool cut = false;
             for (int32_t r = first; r < first + count; r++)
-                cut = cut || (counts[r] >= LONG_LEAST && count * groups <= 8);
+                cut = cut ||
+                      (counts[r] >= LONG_LEAST && count * groups <= 8 && (count * groups < 8 || counts[r] >= LONG_ALL));
             good = long_run(&t, first, count, first / rows % 2 ? ATTEND_CAPACITY : count, other) == cut && good;
         }
         good = same(other, together, bytes) && good;
@@ -216,10 +219,11 @@ static void long_check(const struct attend_shape &s)
 static void test_attention(void)
 {
     static const struct attend_shape shapes[] = {
-        {12, 1, 256, ATTEND_WINDOW, 0}, {12, 1, 256, 100, 40}, {3, 1, 64, 2330, 0},   {8, 1, 128, 420, 40},
+        {12, 1, 256, ATTEND_WINDOW, 0}, {12, 1, 256, 100, 40}, {3, 1, 64, 2330, 0},
+        {8, 1, 128, 420, 40},           {8, 1, 256, 1900, 0},
 #ifndef CUDA_EMULATION
-        {24, 2, 256, 128, 40},          {24, 2, 256, 2049, 0}, {24, 4, 256, 5000, 0}, {24, 2, 256, 700, 40},
-        {16, 1, 128, 3000, 0},          {20, 4, 64, 9000, 0},
+        {24, 2, 256, 128, 40},          {24, 2, 256, 2049, 0}, {24, 4, 256, 5000, 0},
+        {24, 2, 256, 700, 40},          {16, 1, 128, 3000, 0}, {20, 4, 64, 9000, 0},
 #endif
     };
     for (const struct attend_shape &s : shapes)
@@ -231,7 +235,7 @@ static void test_long(void)
     static const struct attend_shape lengths[] = {
         {3, 1, 64, 8192, 0},
 #ifndef CUDA_EMULATION
-        {16, 2, 256, 8192, 0}, {16, 2, 256, 20000, 0}, {12, 1, 128, 20000, 0}, {40, 4, 64, 20000, 0},
+        {16, 2, 256, 8192, 0}, {16, 2, 256, 25000, 0}, {12, 1, 128, 25000, 0}, {40, 4, 64, 25000, 0},
 #endif
     };
     for (const struct attend_shape &s : lengths)

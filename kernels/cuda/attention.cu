@@ -208,9 +208,9 @@ extern "C" cudaError_t cuda_attention(cudaStream_t stream, const struct attentio
         return a->layout.dim == 256 ? attention_rows<256>(stream, a, rows, wide ? WIDE_POSITIONS : 0)
                                     : attention_rows<128>(stream, a, rows, wide ? WIDE_POSITIONS : 0);
     if (attention_mma_fits(a))
-        return a->layout.dim == 256   ? attention_mma_launch<256, 5, 2, 1>(stream, a, rows)
-               : a->layout.dim == 128 ? attention_mma_launch<128, 6, 2, 2>(stream, a, rows)
-                                      : attention_mma_launch<64, 4, 4, 4>(stream, a, rows);
+        return a->layout.dim == 256   ? attention_mma_launch<256, 2, 1>(stream, a, rows)
+               : a->layout.dim == 128 ? attention_mma_launch<128, 2, 2>(stream, a, rows)
+                                      : attention_mma_launch<64, 4, 4>(stream, a, rows);
     if (a->layout.dim <= 64)
         return attention_launch<2>(stream, a, rows);
     if (a->layout.dim <= 128)

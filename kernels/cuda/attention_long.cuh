@@ -20,8 +20,11 @@ enum {
     LONG_LEVELS = 3,                               // of the tree of a block's units
     LONG_FROM = LONG_UNITS * MMA_PARTS * MMA_TILE, // positions of a long row
     LONG_CLUSTERS = ATTENTION_SLOTS,               // of a launch
-    // Two rows of eight clusters are one more than a card runs at once: the last of each are short, and come one after the other.
+    // A launch of all clusters has one more than a card runs at once. The last of each row are short, so that the last of the launch comes
+    // behind another one in the time of a whole one; rows of less than LONG_WIDE positions have half as many instead.
+    LONG_AT_ONCE = LONG_CLUSTERS - 1,
     LONG_UNEVEN = 4 * LONG_FROM,
+    LONG_WIDE = 12 * LONG_FROM,
     LONG_WEIGHT = 8, // of a unit
     LONG_LIGHT = 3,  // of those of the last cluster
 };
@@ -70,7 +73,7 @@ DEVICE struct long_place long_place_of(const struct attention_args *a, int32_t c
     place.dense = !a->counts || (place.position + 1) / a->ratio <= a->keep;
     const int32_t count = place.dense ? place.position + 1 : a->keep * a->ratio + (place.position + 1) % a->ratio;
     place.cut = a->row_class == CLASS_DECODE && count >= LONG_FROM;
-    place.doubled = !place.cut ? 0 : most == LONG_LEVELS && count < LONG_UNEVEN ? most - 1 : most;
+    place.doubled = !place.cut ? 0 : items << most > LONG_AT_ONCE && most > 0 && count < LONG_WIDE ? most - 1 : most;
     place.leave = place.share >= 1 << place.doubled;
     return place;
 }
@@ -171,57 +174,51 @@ template <typename OF> DEVICE struct long_sum long_tree(int32_t count, const OF 
 
 // ---- the tree of a block's units, while it runs ----------------------------------------------------------------------------------
 
-// Sums that wait for their neighbour: of 1, 2 and 4 units. Their place is found at run time, which keeps them out of registers.
-template <int DIM> struct long_held {
-    struct mma_sums sums[LONG_LEVELS];
-    float out[LONG_LEVELS][mma_share<DIM>::COLUMNS][4];
-};
+// Sums that wait for their neighbour, of 1, 2 and 4 units, are held. Their place is found at run time, which keeps them out of registers.
 
-// A warp's heads behind the last tile of unit `unit`: adds the totals of its lanes and what waits for this unit, tells the others
-// the weights, and begins anew unless it is the block's last one.
-template <int DIM>
-DEVICE void long_close(struct mma_space<DIM> *s, struct long_held<DIM> *held, struct mma_sums *sums, int32_t unit,
-                       bool last)
+// The heads of warp `warp` behind the last tile of unit `unit`: adds the totals of its lanes and what waits for this unit, leaves the
+// weights of both in `weights` for long_fold(), and begins anew unless it is the block's last one.
+DEVICE void long_close(float2 (*weights)[MMA_HEADS], struct mma_sums *held, struct mma_sums *sums, int32_t warp,
+                       int32_t unit, bool last)
 {
-    const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int32_t lane = threadIdx.x % WARP;
 #pragma unroll
     for (int n = 0; n < MMA_EACH; n++)
         sums->total[n] = warp_sum<WARP>(sums->total[n]);
     int32_t level = 0;
 #pragma unroll 1
     for (; unit >> level & 1; level++) {
-        const struct mma_sums other = held->sums[level];
+        const struct mma_sums other = held[level];
 #pragma unroll
         for (int n = 0; n < MMA_EACH; n++) {
-            const float2 weights = long_weights(other.top[n], sums->top[n]);
+            const float2 both = long_weights(other.top[n], sums->top[n]);
             if (lane == 0)
-                s->weights[level][warp * MMA_EACH + n] = weights;
+                weights[level][warp * MMA_EACH + n] = both;
             sums->top[n] = other.top[n] > sums->top[n] ? other.top[n] : sums->top[n];
-            sums->total[n] = long_add(weights, other.total[n], sums->total[n]);
+            sums->total[n] = long_add(both, other.total[n], sums->total[n]);
         }
     }
     if (last)
         return;
-    held->sums[level] = *sums;
+    held[level] = *sums;
     *sums = mma_none();
 }
 
-// The same for the values of the warp's dims, behind a barrier.
-template <int DIM>
-DEVICE void long_fold(const struct mma_space<DIM> *s, struct long_held<DIM> *held, float (*out)[4], int32_t unit,
+// The same for the values of a warp's dims, when the weights are there.
+template <int COLUMNS>
+DEVICE void long_fold(const float2 (*weights)[MMA_HEADS], float (*held)[COLUMNS][4], float (*out)[4], int32_t unit,
                       bool last)
 {
-    constexpr int COLUMNS = mma_share<DIM>::COLUMNS;
     const int32_t g = (int32_t)threadIdx.x % WARP / 4;
     int32_t level = 0;
 #pragma unroll 1
     for (; unit >> level & 1; level++) {
-        const float2 weights[2] = {s->weights[level][g], s->weights[level][g + 8]};
+        const float2 both[2] = {weights[level][g], weights[level][g + 8]};
 #pragma unroll
         for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                out[n][i] = long_add(weights[i / 2], held->out[level][n][i], out[n][i]);
+                out[n][i] = long_add(both[i / 2], held[level][n][i], out[n][i]);
     }
     if (last)
         return;
@@ -229,7 +226,7 @@ DEVICE void long_fold(const struct mma_space<DIM> *s, struct long_held<DIM> *hel
     for (int n = 0; n < COLUMNS; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            held->out[level][n][i] = out[n][i];
+            held[level][n][i] = out[n][i];
             out[n][i] = 0;
         }
 }

@@ -10,14 +10,13 @@
 #ifndef CUDA_ATTENTION_MMA_CUH
 #define CUDA_ATTENTION_MMA_CUH
 
-#include "kernels/cuda/attention_sums.cuh"
+#include "kernels/cuda/attention_roles.cuh"
 
 template <int DIM, int STAGES, int PARTS>
-__global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
-    attention_mma_kernel(const __grid_constant__ struct attention_args a)
+__global__ void __launch_bounds__(MMA_THREADS, 2) attention_mma_kernel(const __grid_constant__ struct attention_args a)
 {
     SHARED_BYTES(room);
-    constexpr int WAYS = mma_share<DIM>::WAYS;
+    constexpr int WAYS = mma_share<DIM>::WAYS, COLUMNS = mma_share<DIM>::COLUMNS;
     struct mma_space<DIM> *s = reinterpret_cast<struct mma_space<DIM> *>(room);
     struct mma_tile<DIM> *keys = reinterpret_cast<struct mma_tile<DIM> *>(room + sizeof *s), *values = keys + STAGES;
     const int32_t part = (int32_t)blockIdx.x % PARTS, warp = (int32_t)threadIdx.x / WARP;
@@ -34,7 +33,7 @@ __global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
     }
     const struct attention_heads heads = attention_heads_of(&a, MMA_HEADS, place.group);
     if (threadIdx.x == 0)
-        box_open(&s->came, mma_bytes<DIM, PARTS>(heads.count));
+        box_open(&s->came, mma_bytes<DIM, PARTS, MMA_HEADS>(heads.count));
     cluster_arrive_read();
     const struct attention_row row =
         attention_row_at(&a, place.r, place.lane, place.position, place.dense ? -1 : __ldcg(a.counts + place.r));
@@ -58,17 +57,18 @@ __global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
     pdl_wait();
     pdl_trigger();
     mma_split<mma_share<DIM>::STEPS>(a.scale, x, q);
-    float out[mma_share<DIM>::COLUMNS][4] = {};
+    float out[COLUMNS][4] = {};
     struct mma_sums sums = mma_none();
-    struct long_held<DIM> held;
+    struct mma_sums held[LONG_LEVELS];
+    float held_out[LONG_LEVELS][COLUMNS][4];
     int32_t unit = 0, end = long_end(units, 0);
     __pipeline_wait_prior(STAGES - 1);
     __syncthreads();
     for (int32_t t = 0; t < span.tiles; t++) {
         if (warp < WAYS && t > 0)
-            mma_values<DIM>(s, &values[(t - 1) % STAGES], out);
+            mma_values<DIM>(s->weight, s->keep, &values[(t - 1) % STAGES], out);
         if (t == end) {
-            long_fold<DIM>(s, &held, out, unit++, false);
+            long_fold<COLUMNS>(s->weights, held_out, out, unit++, false);
             end = long_end(units, unit);
         }
         if (warp < WAYS)
@@ -80,15 +80,16 @@ __global__ void __launch_bounds__(MMA_THREADS, STAGES > 2 ? 1 : 2)
             mma_find<DIM>(&a, s, &row, heads.kv_head, span, next + 1);
         mma_softmax<DIM>(s, &sums, span.end - span.begin - t * MMA_TILE);
         if (t + 1 == end)
-            long_close<DIM>(s, &held, &sums, unit, unit + 1 == units.count);
+            long_close(s->weights, held, &sums, warp, unit, unit + 1 == units.count);
         __pipeline_wait_prior(STAGES - 1);
         __syncthreads();
     }
     if (warp < WAYS && span.tiles > 0)
-        mma_values<DIM>(s, &values[(span.tiles - 1) % STAGES], out);
-    long_fold<DIM>(s, &held, out, unit, true);
+        mma_values<DIM>(s->weight, s->keep, &values[(span.tiles - 1) % STAGES], out);
+    long_fold<COLUMNS>(s->weights, held_out, out, unit, true);
     cluster_wait(); // all blocks have opened their boxes
-    mma_put<DIM, PARTS>(s, &sums, out, heads.count, part);
+    mma_put_sums<DIM, PARTS>(s, &sums, warp, part);
+    mma_put_out<DIM, PARTS>(s, out, heads.count, part);
     mma_end<DIM, PARTS>(&a, s, place, &heads, first);
 }
 
@@ -107,33 +108,45 @@ template <int DIM> static size_t attention_mma_bytes(int stages)
     return sizeof(struct mma_space<DIM>) + 2 * (size_t)stages * sizeof(struct mma_tile<DIM>);
 }
 
+// Clusters of `parts` blocks: as many as there are rows times groups of heads, and as may share them.
+static dim3 attention_mma_grid(const struct attention_args *a, int rows, unsigned parts)
+{
+    const int32_t items = rows * attention_groups(a, MMA_HEADS), least = long_doubled(a, 1) ? LONG_CLUSTERS : 1;
+    return dim3(parts * (unsigned)(items < least ? least : items));
+}
+
 template <int DIM, int STAGES, int PARTS>
 static cudaError_t attention_mma_stages(cudaStream_t stream, const struct attention_args *a, int rows)
 {
     static_assert(STAGES < MMA_AHEAD, "addresses are found that far ahead");
-    const int32_t items = rows * attention_groups(a, MMA_HEADS), least = long_doubled(a, 1) ? LONG_CLUSTERS : 1;
-    const dim3 grid(PARTS * (unsigned)(items < least ? least : items));
-    return launch_cluster(stream, grid, MMA_THREADS, attention_mma_bytes<DIM>(STAGES), PARTS,
-                          attention_mma_kernel<DIM, STAGES, PARTS>, *a);
+    return launch_cluster(stream, attention_mma_grid(a, rows, PARTS), MMA_THREADS, attention_mma_bytes<DIM>(STAGES),
+                          PARTS, attention_mma_kernel<DIM, STAGES, PARTS>, *a);
 }
 
-// Whether the launch's clusters run at once with a multiprocessor for each of their blocks. Those of two items come in a good order.
-template <int DIM, int STAGES> static bool attention_mma_few(const struct attention_args *a, int rows)
+// Whether the launch's clusters run at once with a multiprocessor for each of their blocks, long rows' shares apart.
+template <int DIM, int N> static bool attention_roles_fit(const struct attention_args *a, int rows)
 {
-    const int32_t items = rows * attention_groups(a, MMA_HEADS), doubled = long_doubled(a, items);
-    if (attention_mma_bytes<DIM>(STAGES) > block_room())
+    if (!clusters_available() || role_bytes<DIM, N>() > block_room())
         return false;
 #if defined(CUDA_FIBERS)
-    const int32_t most = LONG_CLUSTERS;
+    const int32_t most = LONG_AT_ONCE;
 #else
-    const int32_t most = clusters_at_once((const void *)attention_mma_kernel<DIM, STAGES, MMA_PARTS>, MMA_THREADS,
-                                          attention_mma_bytes<DIM>(STAGES), MMA_PARTS);
+    const int32_t most = clusters_at_once((const void *)attention_roles_kernel<DIM, N>, role_warps<N>::THREADS,
+                                          role_bytes<DIM, N>(), MMA_PARTS);
 #endif
-    return doubled == LONG_LEVELS || items << doubled <= most;
+    return rows * attention_groups(a, MMA_HEADS) <= most;
 }
 
-// Stages: FEW where a block has a processor for itself, MANY where it shares one, LEAST where those have no place.
-template <int DIM, int FEW, int MANY, int LEAST>
+template <int DIM, int N>
+static cudaError_t attention_roles(cudaStream_t stream, const struct attention_args *a, int rows)
+{
+    return launch_cluster(stream, attention_mma_grid(a, rows, MMA_PARTS), role_warps<N>::THREADS, role_bytes<DIM, N>(),
+                          MMA_PARTS, attention_roles_kernel<DIM, N>, *a);
+}
+
+// Warps with roles of their own where a block has a processor for itself; else stages: MANY where it shares one, LEAST where those have
+// no place.
+template <int DIM, int MANY, int LEAST>
 static cudaError_t attention_mma_launch(cudaStream_t stream, const struct attention_args *a, int rows)
 {
     const bool clusters = clusters_available();
@@ -142,8 +155,12 @@ static cudaError_t attention_mma_launch(cudaStream_t stream, const struct attent
                         : attention_mma_stages<DIM, LEAST, 1>(stream, a, rows);
     if (!clusters)
         return attention_mma_stages<DIM, MANY, 1>(stream, a, rows);
-    return attention_mma_few<DIM, FEW>(a, rows) ? attention_mma_stages<DIM, FEW, MMA_PARTS>(stream, a, rows)
-                                                : attention_mma_stages<DIM, MANY, MMA_PARTS>(stream, a, rows);
+    const bool octet = a->heads / a->layout.kv_heads <= 8;
+    if (octet && attention_roles_fit<DIM, 1>(a, rows))
+        return attention_roles<DIM, 1>(stream, a, rows);
+    if (!octet && attention_roles_fit<DIM, 2>(a, rows))
+        return attention_roles<DIM, 2>(stream, a, rows);
+    return attention_mma_stages<DIM, MANY, MMA_PARTS>(stream, a, rows);
 }
 
 #endif

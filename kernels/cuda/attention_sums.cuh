@@ -15,18 +15,24 @@
 // How many of a long row's clusters have put a block's share of the dims into scratch.
 static __device__ unsigned int long_counter[LONG_CLUSTERS / 2 * MMA_PARTS];
 
-// Every part puts its sums where their dims are added.
+// Every part puts its sums where their dims are added: maxima and totals of the heads of warp `warp`,
 
 template <int DIM, int PARTS>
-DEVICE void mma_put(struct mma_space<DIM> *s, const struct mma_sums *sums, const float (*out)[4], int32_t heads,
-                    int32_t part)
+DEVICE void mma_put_sums(struct mma_ends<DIM> *s, const struct mma_sums *sums, int32_t warp, int32_t part)
 {
-    constexpr int OWNED = DIM / PARTS;
-    const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int32_t lane = threadIdx.x % WARP;
     if (lane < PARTS)
 #pragma unroll
         for (int n = 0; n < MMA_EACH; n++)
             box_put(s->sums[part][warp * MMA_EACH + n], &s->came, (unsigned)lane, sums->top[n], sums->total[n]);
+}
+
+// and weighted values of the warp's dims.
+template <int DIM, int PARTS>
+DEVICE void mma_put_out(struct mma_ends<DIM> *s, const float (*out)[4], int32_t heads, int32_t part)
+{
+    constexpr int OWNED = DIM / PARTS;
+    const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (warp < mma_share<DIM>::WAYS)
 #pragma unroll
         for (int n = 0; n < mma_share<DIM>::COLUMNS; n++) {
@@ -41,15 +47,15 @@ DEVICE void mma_put(struct mma_space<DIM> *s, const struct mma_sums *sums, const
         }
 }
 
-// Bytes that a block gets.
-template <int DIM, int PARTS> DEVICE int mma_bytes(int32_t heads)
+// Bytes that a block gets. HEADS: those whose sums are put, whether they exist or not.
+template <int DIM, int PARTS, int HEADS> DEVICE int mma_bytes(int32_t heads)
 {
-    return 4 * (heads * DIM + 2 * MMA_HEADS * PARTS);
+    return 4 * (heads * DIM + 2 * HEADS * PARTS);
 }
 
 // A part's sums of two dims of a head, `at` in the block's share of them.
 template <int DIM, int PARTS>
-DEVICE struct long_sum mma_part_sum(const struct mma_space<DIM> *s, int32_t part, int32_t h, int32_t at)
+DEVICE struct long_sum mma_part_sum(const struct mma_ends<DIM> *s, int32_t part, int32_t h, int32_t at)
 {
     const float2 sums = *reinterpret_cast<const float2 *>(s->sums[part][h]);
     const float2 out = *reinterpret_cast<const float2 *>(s->out + (part * MMA_HEADS + h) * (DIM / PARTS) + at);
@@ -57,7 +63,7 @@ DEVICE struct long_sum mma_part_sum(const struct mma_space<DIM> *s, int32_t part
 }
 
 // Adds the parts for two dims of a head, in order. A part without positions has the weight 0.
-template <int DIM, int PARTS> DEVICE struct long_sum mma_merge(const struct mma_space<DIM> *s, int32_t h, int32_t at)
+template <int DIM, int PARTS> DEVICE struct long_sum mma_merge(const struct mma_ends<DIM> *s, int32_t h, int32_t at)
 {
     struct long_sum part[PARTS], sum = {-INFINITY, 0, {0, 0}};
 #pragma unroll
@@ -109,7 +115,7 @@ DEVICE void mma_items(const struct attention_args *a, int64_t r, const struct at
 
 // Adds the block's share of the dims and writes it, or leaves it to the last of the row's clusters.
 template <int DIM, int PARTS>
-DEVICE void mma_end(const struct attention_args *a, struct mma_space<DIM> *s, const struct long_place &place,
+DEVICE void mma_end(const struct attention_args *a, struct mma_ends<DIM> *s, const struct long_place &place,
                     const struct attention_heads *heads, struct mma_item first)
 {
     constexpr int OWNED = DIM / PARTS, SLOT = MMA_HEADS * DIM / 2;

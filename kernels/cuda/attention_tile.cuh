@@ -38,17 +38,21 @@ template <int DIM> struct mma_share {
                          COLUMNS = WIDTH / 8;
 };
 
-// Shared memory of a block, followed by STAGES tiles of keys and of values.
-template <int DIM> struct mma_space {
-    __align__(16) float score[mma_share<DIM>::WAYS][MMA_HEADS][MMA_TILE + MMA_PAD];
-    __align__(16) uint16_t weight[2][MMA_HEADS][MMA_TILE + MMA_PAD];
-    __align__(16) float keep[MMA_HEADS];
+// What blocks leave to each other when their tiles are done (attention_sums.cuh).
+template <int DIM> struct mma_ends {
     // What the parts of the cluster put here: maxima and totals, and their sums for the block's share of the dims.
     __align__(16) float sums[MMA_PARTS][MMA_HEADS][2];
     __align__(16) float out[MMA_HEADS * DIM]; // [parts][MMA_HEADS][DIM / parts]
     uint64_t came;                            // their bytes
-    float2 weights[3][MMA_HEADS];             // of long rows (attention_long.cuh)
     uint32_t arrived;
+};
+
+// Shared memory of a block, followed by STAGES tiles of keys and of values.
+template <int DIM> struct mma_space : mma_ends<DIM> {
+    __align__(16) float score[mma_share<DIM>::WAYS][MMA_HEADS][MMA_TILE + MMA_PAD];
+    __align__(16) uint16_t weight[2][MMA_HEADS][MMA_TILE + MMA_PAD];
+    __align__(16) float keep[MMA_HEADS];
+    float2 weights[3][MMA_HEADS];       // of long rows (attention_long.cuh)
     const uint8_t *key[2][MMA_THREADS]; // rows of positions; values lie value_offset behind
 };
 template <int DIM> struct mma_tile {
@@ -122,17 +126,6 @@ DEVICE void mma_group(const struct mma_space<DIM> *s, struct mma_tile<DIM> *keys
 DEVICE uint32_t mma_word(const uint16_t *p)
 {
     return *reinterpret_cast<const uint32_t *>(p);
-}
-
-// A fragment of rows of `ld` numbers, at k.
-DEVICE void mma_rows(uint32_t *a, const uint16_t *rows, int32_t ld, int32_t k)
-{
-    const int32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const uint16_t *p = rows + g * ld + k + 2 * t;
-    a[0] = mma_word(p);
-    a[1] = mma_word(p + 8 * ld);
-    a[2] = mma_word(p + 8);
-    a[3] = mma_word(p + 8 * ld + 8);
 }
 
 // ---- queries -------------------------------------------------------------------------------------------------------------------
@@ -210,7 +203,7 @@ DEVICE void mma_scores(struct mma_space<DIM> *s, const struct mma_tile<DIM> *til
 struct mma_sums {
     float top[MMA_EACH], total[MMA_EACH];
 };
-static_assert(MMA_EACH == 2, "mma_none has two");
+static_assert(MMA_EACH == 2, "mma_none and mma_weigh have two");
 
 // Those of no positions.
 DEVICE struct mma_sums mma_none(void)
@@ -218,45 +211,75 @@ DEVICE struct mma_sums mma_none(void)
     return {{-INFINITY, -INFINITY}, {0, 0}};
 }
 
-// Weights of the warp's heads of the tile, of which `live` positions exist.
-template <int DIM> DEVICE void mma_softmax(struct mma_space<DIM> *s, struct mma_sums *sums, int32_t live)
+// The lane's position of head h: the sum of all shares.
+template <int WAYS, int HEADS, int LD> DEVICE float mma_score_sum(const float (*share)[HEADS][LD], int32_t h)
 {
-    const int32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    float weight[MMA_EACH], keep[MMA_EACH];
+    const int32_t lane = threadIdx.x % WARP;
+    float score = share[0][h][lane];
+#pragma unroll
+    for (int w = 1; w < WAYS; w++)
+        score = __fadd_rn(score, share[w][h][lane]);
+    return score;
+}
+
+// The highest of the lanes' x, in one step: unsigned numbers in the order of fp32.
+DEVICE float mma_highest(float x)
+{
+    const uint32_t bits = __float_as_uint(x), sign = 0x80000000u;
+    const uint32_t top = __reduce_max_sync(WHOLE_WARP, bits & sign ? ~bits : bits | sign);
+    return __uint_as_float(top & sign ? top & ~sign : ~top);
+}
+
+// Weights of the heads of warp `warp` in a tile, of which `live` positions exist; score: the lane's position.
+DEVICE void mma_weigh(const float *score, int32_t live, int32_t warp, struct mma_sums *sums, float *keeps,
+                      uint16_t (*parts)[MMA_HEADS][MMA_TILE + MMA_PAD])
+{
+    const int32_t lane = threadIdx.x % WARP;
+    float weight[MMA_EACH], keep[MMA_EACH], highest[MMA_EACH];
 #pragma unroll
     for (int n = 0; n < MMA_EACH; n++) {
-        float score = s->score[0][warp * MMA_EACH + n][lane];
-#pragma unroll
-        for (int w = 1; w < mma_share<DIM>::WAYS; w++)
-            score = __fadd_rn(score, s->score[w][warp * MMA_EACH + n][lane]);
-        weight[n] = lane < live ? score : -INFINITY;
+        weight[n] = lane < live ? score[n] : -INFINITY;
+        highest[n] = mma_highest(weight[n]);
     }
 #pragma unroll
     for (int n = 0; n < MMA_EACH; n++) {
-        const float old = sums->top[n], highest = warp_max(weight[n]), top = highest > old ? highest : old;
+        const float old = sums->top[n], top = highest[n] > old ? highest[n] : old;
         weight[n] = expf(__fadd_rn(weight[n], -top));
         keep[n] = expf(__fadd_rn(old, -top));
         sums->top[n] = top;
         sums->total[n] = fmaf(sums->total[n], keep[n], weight[n]);
     }
+    if (lane == 0)
+        *reinterpret_cast<float2 *>(keeps + warp * MMA_EACH) = {keep[0], keep[1]};
 #pragma unroll
-    for (int n = 0; n < MMA_EACH; n++) {
-        const int32_t h = warp * MMA_EACH + n;
-        if (lane == 0)
-            s->keep[h] = keep[n];
-        s->weight[0][h][lane] = mma_part(&weight[n]);
-        s->weight[1][h][lane] = mma_part(&weight[n]);
+    for (int part = 0; part < 2; part++) {
+        const uint32_t pair = mma_pair(weight[0], weight[1]);
+        parts[part][warp * MMA_EACH][lane] = (uint16_t)pair;
+        parts[part][warp * MMA_EACH + 1][lane] = (uint16_t)(pair >> 16);
+        weight[0] = __fadd_rn(weight[0], -__uint_as_float(pair << 16));
+        weight[1] = __fadd_rn(weight[1], -__uint_as_float(pair & 0xffff0000u));
     }
+}
+
+template <int DIM> DEVICE void mma_softmax(struct mma_space<DIM> *s, struct mma_sums *sums, int32_t live)
+{
+    const int32_t warp = threadIdx.x / WARP;
+    float score[MMA_EACH];
+#pragma unroll
+    for (int n = 0; n < MMA_EACH; n++)
+        score[n] = mma_score_sum<mma_share<DIM>::WAYS>(s->score, warp * MMA_EACH + n);
+    mma_weigh(score, live, warp, sums, s->keep, s->weight);
 }
 
 // out = out * keep + weights * values, for the warp's dims.
 template <int DIM>
-DEVICE void mma_values(const struct mma_space<DIM> *s, const struct mma_tile<DIM> *tile, float (*out)[4])
+DEVICE void mma_values(const uint16_t (*weight)[MMA_HEADS][MMA_TILE + MMA_PAD], const float *keep,
+                       const struct mma_tile<DIM> *tile, float (*out)[4])
 {
     constexpr int COLUMNS = mma_share<DIM>::COLUMNS;
     const int32_t lane = threadIdx.x % WARP, g = lane / 4;
     const int32_t first = (int32_t)threadIdx.x / WARP * mma_share<DIM>::WIDTH;
-    const float low = s->keep[g], high = s->keep[g + 8];
+    const float low = keep[g], high = keep[g + 8];
 #pragma unroll
     for (int n = 0; n < COLUMNS; n++) {
         out[n][0] = f_mul(out[n][0], low);
@@ -267,8 +290,9 @@ DEVICE void mma_values(const struct mma_space<DIM> *s, const struct mma_tile<DIM
 #pragma unroll
     for (int k = 0; k < MMA_TILE; k += 16) {
         uint32_t a[2][4], b[COLUMNS / 2][4];
-        mma_rows(a[0], &s->weight[0][0][0], MMA_TILE + MMA_PAD, k);
-        mma_rows(a[1], &s->weight[1][0][0], MMA_TILE + MMA_PAD, k);
+#pragma unroll
+        for (int part = 0; part < 2; part++)
+            mma_load<false>(a[part], mma_place_of(&weight[part][lane % 16][k + lane / 16 * 8]));
 #pragma unroll
         for (int n = 0; n < COLUMNS / 2; n++)
             mma_load_transposed(b[n], &tile->row[k + lane % 16][first + n * 16 + lane / 16 * 8]);
