@@ -143,11 +143,14 @@ local function norm_and_gates(ops, i)
 end
 
 -- How many ops from `i` on a target may do as one. Of what they leave, others read the last one's outputs, what the first changes
--- in place, choices of experts, normed queries, and what products leave for others.
+-- in place, choices of experts, normed queries, a residual's normed rows, and what products leave for others.
 local function step(ops, i)
     local op, second, third = ops[i], ops[i + 1], ops[i + 2]
     if not second or second.pass ~= op.pass then return 1 end
     if third and third.pass ~= op.pass then third = nil end
+    if op.name == "add" and normed(op, second) and third and third.name == "linear" and same(arg(second, "y"), third.facts.x) then
+        return 3
+    end
     if RESIDUAL[op.name] and normed(op, second) then return 1 + norm_and_gates(ops, i + 1) end
     if op.name == "moe_sum" and RESIDUAL[second.name] and same(arg(op, "y"), arg(second, "y"))
         and only_reader(ops, i, arg(op, "y"), i + 1) then

@@ -11,6 +11,7 @@ local fuse = require "fuse"
 local shapes = {}
 
 local STREAMS <const> = 4 -- STREAMS_MOST of kernels/cuda/linear_plan.cuh
+local RESIDUAL_MOST <const> = 4096 -- of kernels/cuda/rows.cuh
 local SLOTS_MOST <const>, EXPERTS_MOST <const> = 32, 1024 -- route_fits() of kernels/cuda/route.cuh
 
 local arg = fuse.arg
@@ -36,6 +37,13 @@ local function takes_route(route)
     return slots <= SLOTS_MOST and slots <= experts and experts <= EXPERTS_MOST
 end
 
+-- What cuda_add_norm_linear() takes, of one row.
+local function takes_norm(add, norm, product)
+    local f, x = product.facts, arg(add, "x")
+    return f.row_multiple == 1 and f.k % 32 == 0 and f.k <= RESIDUAL_MOST and arg(add, "width") == f.k and arg(norm, "groups") == 1
+        and arg(norm, "dim") == f.k and x.offset % 4 == 0 and arg(add, "y").offset % 4 == 0 and arg(norm, "y").offset % 4 == 0
+end
+
 -- What cuda_linear_mix() takes.
 local function takes_mix(product, mix)
     local f, streams, dim = product.facts, arg(mix, "streams"), arg(mix, "dim")
@@ -48,6 +56,7 @@ local STEPS <const> = {
     ["route glu linear"] = function(route, glu, product)
         return takes_route(route) and takes_glu(glu, product) and { product = product, glu = 1, route = 1 }
     end,
+    ["add norm linear"] = function(add, norm, product) return takes_norm(add, norm, product) and { product = product, norm = 1 } end,
     ["linear hc_mix"] = function(product, mix) return takes_mix(product, mix) and { product = product, mix = arg(mix, "dim") } end,
 }
 
@@ -71,7 +80,7 @@ local function linear(product, options)
         local w = p.weight
         parts[i] = list { emit_c.encoding(w.encoding), w.bits or 0, w.group or 0, w.n, emit_c.activation[p.act] }
     end
-    return list { f.k, options.glu or 0, options.mix or 0, options.route or 0, #parts, list(parts) }
+    return list { f.k, options.glu or 0, options.mix or 0, options.route or 0, #parts, list(parts), options.norm }
 end
 
 local function experts_up(op)
@@ -107,7 +116,10 @@ function shapes.list(programs, kind)
         while p.class == "decode" and i <= #p.ops do
             if i > last then last = i + (p.ops[i].together or 1) - 1 end
             local as, count = launch(p.ops, i, last)
-            if as and kind.name == "linear" then add(as.product, p, as) end
+            if as and kind.name == "linear" then
+                add(as.product, p, as)
+                if as.norm then add(as.product, p, {}) end -- of more rows
+            end
             if not as and p.ops[i].name == kind.name then add(p.ops[i], p, {}) end
             i = i + count
         end

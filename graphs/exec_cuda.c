@@ -38,6 +38,7 @@ static const char *const names[KERNEL_COUNT] = {
     X(sum_inject, KERNEL_moe_sum, KERNEL_hc_inject)                                                                    \
     X(sum_inject_norm, KERNEL_moe_sum, KERNEL_hc_inject, KERNEL_norm)                                                  \
     X(add_norm, KERNEL_add, KERNEL_norm)                                                                               \
+    X(add_norm_linear, KERNEL_add, KERNEL_norm, KERNEL_linear)                                                         \
     X(sum_add, KERNEL_moe_sum, KERNEL_add)                                                                             \
     X(sum_add_norm, KERNEL_moe_sum, KERNEL_add, KERNEL_norm)                                                           \
     X(glu_linear, KERNEL_glu, KERNEL_linear)                                                                           \

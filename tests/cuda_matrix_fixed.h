@@ -42,7 +42,29 @@ struct fixed_many { // more units than blocks: warps of their own add
         64, 0, 0, 0, 2, {{ENC_NVFP4, 4, 16, 70, ACT_SILU}, {ENC_NVFP4, 4, 16, 70000, ACT_NONE}}};
 };
 
-// The same in a kernel that is staged though its k is short (kernels/cuda/staged.cuh).
+// With a residual before them (cuda_matrix_before.h).
+#define ONE(...) {{__VA_ARGS__, ACT_NONE}}, 1
+struct before_plain {
+    static constexpr linear_shape value = {1024, 0, 0, 0, 1, ONE(ENC_BF16, 0, 0, 300)};
+};
+struct before_two {
+    static constexpr linear_shape value = {
+        2048, 0, 0,
+        0,    3, {{ENC_BF16, 0, 0, 48, ACT_NONE}, {ENC_AFFINE, 4, 64, 1, ACT_NONE}, {ENC_AFFINE, 4, 64, 200, ACT_SILU}},
+        1};
+};
+struct before_long {
+    static constexpr linear_shape value = {4096, 0, 0, 0, 1, ONE(ENC_AFFINE, 4, 64, 70)};
+};
+struct before_many { // more units than blocks
+    static constexpr linear_shape value = {64, 0, 0, 0, 1, ONE(ENC_NVFP4, 0, 0, 6000)};
+};
+struct before_part { // the last block of k is not whole
+    static constexpr linear_shape value = {1040, 0, 0, 0, 1, ONE(ENC_BF16, 0, 0, 40)};
+};
+#undef ONE
+
+// fixed_many in a kernel that is staged though its k is short (kernels/cuda/staged.cuh).
 struct fixed_staged_shape {
     static constexpr bool FIXED = true, TILES = true;
     static constexpr int ROWS = TILE_ROWS;
@@ -55,8 +77,9 @@ static bool fixed_staged; // the table has fixed_staged_shape
 
 template <int R> static const struct fixed_table *fixed_test_table(void)
 {
-    const struct fixed_table *right = fixed_table_made<R, shape_list<fixed_one, fixed_two, fixed_glu, fixed_many>,
-                                                       shape_list<fixed_up>, shape_list<fixed_down>>();
+    const struct fixed_table *right = fixed_table_made<
+        R, shape_list<fixed_one, fixed_two, fixed_glu, fixed_many, before_plain, before_two, before_long, before_many>,
+        shape_list<fixed_up>, shape_list<fixed_down>>();
     static linear_fixed lies[1];
     static struct fixed_table wrong;
     lies[0] = linear_entry<R, fixed_other>();

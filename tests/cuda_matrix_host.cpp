@@ -15,6 +15,7 @@
 #include "kernels/cuda/linear_tall.cu"
 #include "kernels/cuda/linear_wide.cu"
 #include "kernels/cuda/moe.cu"
+#include "kernels/cuda/residual.cu"
 #include "kernels/cuda/residual_rows.cu"
 #include "kernels/cuda/streams.cu"
 #include "kernels/cuda/wide_rows.cu"

@@ -70,10 +70,19 @@ local function takes_mix(product, mix)
         and mix.dim % 32 == 0 and tonumber(product.mix_n) == 4 * mix.dim
 end
 
--- Initialiser of a launch's shape, as shapes.cuh has it; nil where it is of no matrix. beside: "glu, mix, route" of its step.
-local function shape(l, beside)
+local ROUTE_MOST <const> = tonumber(read("kernels/cuda/route.cuh"):match("ROUTE_MOST = (%d+)"))
+local RESIDUAL_MOST <const> = tonumber(read("kernels/cuda/rows.cuh"):match("RESIDUAL_MOST = (%d+)"))
+
+local function takes_norm(add, norm, product)
+    return product.row_multiple == 1 and product.k % 32 == 0 and product.k <= RESIDUAL_MOST and add.width == product.k
+        and norm.groups == 1 and norm.dim == product.k and whole_lines(add.x, 0) and whole_lines(add.y, 0) and whole_lines(norm.y, 0)
+end
+
+-- Initialiser of a launch's shape, as shapes.cuh has it; nil where it is of no matrix. beside: "glu, mix, route" of its step; norm: what
+-- stands behind the parts where a residual and its norm are before them.
+local function shape(l, beside, norm)
     if l.op == "linear" then
-        return string.format("linear {%d, %s, %d, {%s}}", l.k, beside or "0, 0, 0", #l.parts, table.concat(l.parts, ", "))
+        return string.format("linear {%d, %s, %d, {%s}%s}", l.k, beside or "0, 0, 0", #l.parts, table.concat(l.parts, ", "), norm or "")
     elseif l.op == "experts_up" then
         return string.format("experts_up {%d, %d, %d, %d, %d, %s, %d, %s, %s}", l.gate_there, l.experts, l.slots, l.inner, l.k,
             l.activation, l.early, l.up_code, l.gate_code)
@@ -83,9 +92,8 @@ local function shape(l, beside)
     end
 end
 
-local ROUTE_MOST <const> = tonumber(read("kernels/cuda/route.cuh"):match("ROUTE_MOST = (%d+)"))
-
--- The shape of the launch that stands for ops `at` to `to` of a step, or nil where they are none of the steps with matrices.
+-- The shape of the launch that stands for ops `at` to `to` of a step, or nil where they are none of the steps with matrices; and that of
+-- the product alone, where the step is of one row.
 local function step_shape(step, at, to)
     local names = {}
     for i = at, to do names[#names + 1] = step[i].op end
@@ -95,6 +103,7 @@ local function step_shape(step, at, to)
     if names == "route glu linear" and a.slots <= 32 and a.experts <= ROUTE_MOST and takes_glu(b, c) then
         return shape(c, "1, 0, 1")
     end
+    if names == "add norm linear" and takes_norm(a, b, c) then return shape(c, nil, ", 1"), shape(c) end
     if names == "linear hc_mix" and takes_mix(a, b) then return shape(a, string.format("0, %d, 0", b.dim)) end
 end
 
@@ -102,12 +111,13 @@ end
 local function step_shapes(step)
     local list, at = {}, 1
     while at <= #step do
-        local found, to = nil, #step + 1
+        local found, to, alone = nil, #step + 1, nil
         repeat
             to = to - 1
-            found = step_shape(step, at, to)
+            found, alone = step_shape(step, at, to)
         until found or to <= at
         list[#list + 1] = found or shape(step[at])
+        list[#list + 1] = alone
         at = to + 1
     end
     return list

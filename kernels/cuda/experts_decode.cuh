@@ -129,7 +129,9 @@ __device__ __forceinline__ void experts_take(const experts_plan &plan, const exp
         sums_begin(barriers, turn);
         s.expert = u.expert;
         s.pair = u.first + s.own;
-        s.tile = {x, ldx, c.list + u.from, divisor, first, rows, up->k, plan.room.aligned, false, NULL, 0};
+        s.tile = {
+            x,    ldx, c.list + u.from, divisor, first, rows, up->k, plan.room.aligned, false, NULL, 0, NULL, NULL,
+            NULL, 0};
         if (held != u.from + first && c.pairs != divisor) // else all of it is about the same row of x
             s.x.from = s.x.to = 0;
         held = u.from + first;

@@ -17,6 +17,7 @@
 
 // How a launch holds x: as two bf16 parts, as integers, or both; blocks of 32 k of a group of integers: 1 or 2.
 enum { X_PARTS = 1, X_INTEGERS = 2, X_BOTH = X_PARTS | X_INTEGERS };
+enum { X_BEFORE = 4 }; // of a kernel: x is made of a residual_row (rows.cuh)
 struct x_form {
     int32_t kinds, grain;
 };

@@ -45,6 +45,8 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     linear_plan plan = linear_plan_make(card, args, step, all, &shared);
     if (plan.units == 0)
         return cudaErrorInvalidValue;
+    if (plan.step.before.residual && !linear_fills_once(plan))
+        return cudaErrorNotSupported;
     plan.room.aligned = rows_aligned(args->x, args->ldx);
     void (*kernel)(linear_args, linear_plan) = NULL;
     linear_kernel(args, linear_form(plan), [&](auto code, auto form) {
@@ -55,6 +57,8 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
         plan.units / plan.slices <= clusters_at_once((const void *)kernel, BLOCK_THREADS, shared, plan.slices);
     const struct fixed_table *table = fixed_table_for(tile);
     auto fixed = table ? linear_find(table, linear_shape_of(args, step), plan) : NULL;
+    if (plan.step.before.residual && !fixed)
+        return cudaErrorNotSupported;
     const cudaError_t error = plan.staged ? linear_split(stream, args, plan) : cudaSuccess;
     if (error != cudaSuccess)
         return error;
@@ -97,6 +101,23 @@ extern "C" cudaError_t cuda_route_glu_linear(cudaStream_t stream, const void *co
     step.route = *(const struct route_args *)args[0];
     step.rows = rows;
     return route_fits(&step.route) ? glu_linear(stream, args + 1, step, rows) : cudaErrorNotSupported;
+}
+
+// An addition to a residual, its norm, and the product of the normed row, which others may read too: of one row, where each block can
+// afford to make it for itself, and in kernels for one shape alone.
+extern "C" cudaError_t cuda_add_norm_linear(cudaStream_t stream, const void *const *args, int rows)
+{
+    const struct add_args *add = (const struct add_args *)args[0];
+    const struct norm_args *norm = (const struct norm_args *)args[1];
+    const struct linear_args *linear = (const struct linear_args *)args[2];
+    const int32_t k = linear->k;
+    if (rows != 1 || linear->row_class != CLASS_DECODE || linear->row_multiple > 1 || k % 32 || k > RESIDUAL_MOST ||
+        add->width != k || norm->groups != 1 || norm->dim != k || norm->x != add->x || norm->y != linear->x ||
+        !rows_aligned(add->x, 0) || !rows_aligned(add->y, 0) || !rows_aligned(norm->w, 0) || !rows_aligned(norm->y, 0))
+        return cudaErrorNotSupported;
+    linear_step step = {};
+    step.before = {add->x, add->y, norm->w, norm->y, norm->eps};
+    return linear_launch(stream, linear, &step, rows);
 }
 
 extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *args, int rows)

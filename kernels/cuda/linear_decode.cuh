@@ -37,6 +37,14 @@ template <class S, int TILE> struct linear_fixed_shape {
     static constexpr linear_plan plan = linear_plan_of(S::value, TILE);
 };
 
+// Whether x is made of a residual before: in kernels for one shape alone, since others would carry the code.
+template <class SHAPE> static __host__ __device__ constexpr bool linear_before(void)
+{
+    if constexpr (SHAPE::FIXED)
+        return SHAPE::shape.norm != 0;
+    return false;
+}
+
 // The plan, without its parts.
 template <class SHAPE> __device__ __forceinline__ decltype(auto) linear_plan_here(const linear_plan &given)
 {
@@ -336,7 +344,7 @@ __device__ __forceinline__ void linear_reduce(const struct linear_args &a, const
 // The rows of a tile: x, with `left` rows there.
 template <class SHAPE>
 __device__ __forceinline__ row_source_tile linear_tile(const struct linear_args &a, const linear_plan &plan, int first,
-                                                       int left)
+                                                       int left, int live, unsigned char *memory)
 {
     const int wide = 1 << plan.room.shift, k = linear_k<SHAPE>(a);
     return {a.x,
@@ -349,7 +357,49 @@ __device__ __forceinline__ row_source_tile linear_tile(const struct linear_args 
             plan.room.aligned,
             plan.room.aligned && !plan.step.up && k % 32 == 0,
             plan.step.up,
-            plan.step.ld_up};
+            plan.step.ld_up,
+            linear_before<SHAPE>() ? &plan.step.before : NULL,
+            (float *)(memory + ROOM_FIXED), // sums are made later
+            &((ring_barriers *)memory)->rows_free,
+            live};
+}
+
+// How many blocks of a launch have read its residual, for each warp that adds to it; zero between launches.
+static __device__ unsigned int residual_readers[ADDERS];
+
+// By the warps that neither take nor put: the addition to the residual, a third each, by the block that comes last: all have read it then,
+// since a block counts when what its warps read has been used.
+__device__ __forceinline__ void linear_residual(const struct residual_row &b, int k, const struct pass *pass,
+                                                ring_barriers *barriers)
+{
+    enum { TOGETHER = 5 };
+    const int lane = threadIdx.x & 31, warp = ((int)threadIdx.x - THREADS) >> 5, step = 32 * ADDERS * 4;
+    unsigned int earlier = 0;
+    pdl_wait();
+    const int live = pass->rows;
+    stage_wait(&barriers->rows_free, 0);
+    if (lane == 0)
+        earlier = atomicAdd(residual_readers + warp, 1u);
+    earlier = __shfl_sync(0xffffffffu, earlier, 0);
+    if (earlier != gridDim.x - 1)
+        return;
+    for (int first = (warp * 32 + lane) * 4; first < k && live > 0; first += TOGETHER * step) {
+        float4 v[TOGETHER], y[TOGETHER];
+#pragma unroll
+        for (int n = 0; n < TOGETHER; n++) // all are under way before one is stored
+            if (first + n * step < k) {
+                v[n] = __ldcg((const float4 *)(b.residual + first + n * step));
+                y[n] = __ldcg((const float4 *)(b.added + first + n * step));
+            }
+#pragma unroll
+        for (int n = 0; n < TOGETHER; n++)
+            if (first + n * step < k)
+                *(float4 *)(b.residual + first + n * step) =
+                    make_float4(fmaf(1.0f, y[n].x, v[n].x), fmaf(1.0f, y[n].y, v[n].y), fmaf(1.0f, y[n].z, v[n].z),
+                                fmaf(1.0f, y[n].w, v[n].w));
+    }
+    if (lane == 0)
+        residual_readers[warp] = 0;
 }
 
 template <class CODE, int FORM, class SHAPE>
@@ -364,7 +414,7 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
     int live = a.pass->rows;
     for (int tile = 0; tile == 0 || (plan.tiles > 1 && tile < linear_tiles(plan, linear_rows(a, live))); tile++) {
         if (FORM != FORM_STAGED) // so that x need not wait for the number of rows
-            s.tile = linear_tile<SHAPE>(a, plan, tile * wide, plan.capacity - tile * wide);
+            s.tile = linear_tile<SHAPE>(a, plan, tile * wide, plan.capacity - tile * wide, live, memory);
         s.x.from = s.x.to = 0;
         for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks, turn++) {
             const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
@@ -384,12 +434,12 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.sums = sums + (warp * 32 << plan.room.shift);
             if (linear_adders<FORM, SHAPE>() > 0) {
                 sums_begin(linear_sums(memory), turn);
-                share_run<CODE, FORM>::run(&s);
+                share_run<CODE, FORM, linear_before<SHAPE>() ? X_BEFORE : 0>::run(&s);
                 sums_end(linear_sums(memory), turn);
                 continue;
             }
             const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
-            share_run<CODE, FORM>::run(&s);
+            share_run<CODE, FORM, linear_before<SHAPE>() ? X_BEFORE : 0>::run(&s);
             settle(live);
             const int rows = linear_rows(a, live);
             if (plan.cluster)
@@ -453,6 +503,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     const auto &plan = linear_plan_here<SHAPE>(given);
     __shared__ unsigned int arrived;
     constexpr int adders = linear_adders<FORM, SHAPE>();
+    constexpr bool more = adders > 0 || linear_before<SHAPE>(); // warps that need registers
     if (blockIdx.x >= plan.blocks) {
         linear_route(plan, memory);
         return;
@@ -468,11 +519,11 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (plan.cluster)
         cluster_arrive_read();
     if (threadIdx.x < TAKERS) {
-        registers_more<adders ? 104 : 112>();
+        registers_more<more ? 104 : 112>();
         linear_take<CODE, FORM, SHAPE>(a, plan, given, memory, &arrived);
         return;
     }
-    registers_fewer<adders ? 64 : 32>();
+    registers_fewer<more ? 64 : 32>();
     if (FORM == FORM_STAGED) {
         weight_ring ring = room_ring(plan.room, memory);
         linear_put_staged<SHAPE>(a, plan, given, &ring);
@@ -482,6 +533,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     } else if (adders > 0) {
         linear_add<SHAPE>(a, plan, given, memory);
     }
+    if (linear_before<SHAPE>() && threadIdx.x >= THREADS)
+        linear_residual(plan.step.before, linear_k<SHAPE>(a), a.pass, (ring_barriers *)memory);
 }
 
 #endif

@@ -24,6 +24,7 @@ struct linear_step {
     int32_t dim;
     struct route_args route; // beside it, if it has slots: the choices of `rows` rows, a block each
     int32_t rows;
+    struct residual_row before; // an addition and a norm before it; before.residual NULL: none
 };
 
 struct linear_piece {
@@ -225,6 +226,13 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     return plan;
 }
 
+// Whether a block makes its x once, so that a residual may be changed when all have read it.
+static constexpr bool linear_fills_once(const linear_plan &plan)
+{
+    return plan.tiles == 1 && !plan.staged && (plan.slices == 1 || plan.units == plan.blocks) &&
+           plan.room.capacity >= linear_slice_most(plan.part[0].source.blocks, plan.slices);
+}
+
 // What kernel a plan is for.
 static constexpr int linear_form(const linear_plan &plan)
 {
@@ -267,7 +275,13 @@ static constexpr struct linear_args linear_args_of(const linear_shape &shape)
 // The shape that a launch has.
 static inline linear_shape linear_shape_of(const struct linear_args *a, const linear_step *step)
 {
-    linear_shape shape = {a->k, step && step->up, step ? step->dim : 0, step && step->rows > 0, a->parts, {}};
+    linear_shape shape = {a->k,
+                          step && step->up,
+                          step ? step->dim : 0,
+                          step && step->rows > 0,
+                          a->parts,
+                          {},
+                          step && step->before.residual};
     for (int i = 0; i < a->parts; i++)
         shape.part[i] = {a->part[i].w.encoding, a->part[i].w.bits, a->part[i].w.group, a->part[i].w.n,
                          a->part[i].activation};
@@ -276,7 +290,8 @@ static inline linear_shape linear_shape_of(const struct linear_args *a, const li
 
 static inline bool linear_shape_same(const linear_shape &a, const linear_shape &b)
 {
-    bool same = a.k == b.k && a.glu == b.glu && a.mix == b.mix && a.route == b.route && a.parts == b.parts;
+    bool same =
+        a.k == b.k && a.glu == b.glu && a.mix == b.mix && a.route == b.route && a.parts == b.parts && a.norm == b.norm;
     for (int i = 0; same && i < a.parts; i++)
         same = a.part[i].encoding == b.part[i].encoding && a.part[i].bits == b.part[i].bits &&
                a.part[i].group == b.part[i].group && a.part[i].n == b.part[i].n &&

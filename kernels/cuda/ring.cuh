@@ -111,7 +111,8 @@ template <int TAKE, int LEAVE> __device__ __forceinline__ void ring_registers(vo
 
 struct ring_barriers {
     uint64_t full[SLOTS_MOST], empty[SLOTS_MOST];
-    uint64_t rows; // of x, rows.cuh
+    uint64_t rows;      // of x, rows.cuh
+    uint64_t rows_free; // a residual before it has been read
 };
 
 // A thread's view of the ring: whoever puts and whoever takes has its own.
@@ -136,6 +137,7 @@ __device__ __forceinline__ void ring_open(ring_barriers *b, int slots)
         stage_open(b->empty + i, WARPS);
     }
     stage_open(&b->rows, STAGE_PUTTERS);
+    stage_open(&b->rows_free, WARPS);
     stage_opened();
 }
 

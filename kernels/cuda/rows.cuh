@@ -17,7 +17,19 @@
 #include "kernels/cuda/integer.cuh"
 #include "kernels/cuda/ring.cuh"
 
-enum { TILE_ROWS = 8 };
+enum {
+    TILE_ROWS = 8,
+    RESIDUAL_MOST = 4096, // numbers of a residual_row: two vectors a taker
+};
+
+// A row that is made of two others before it is multiplied: norm(residual + added) * weight, of k numbers in whole blocks; residual + added
+// takes the residual's place and the normed row is stored too, where the pass has rows.
+struct residual_row {
+    float *residual;
+    const float *added, *weight;
+    float *normed;
+    float eps;
+};
 
 // Up to TILE_ROWS rows: row r is x + (list ? list[r] / divisor : first + r) * ld.
 struct row_source_tile {
@@ -29,6 +41,10 @@ struct row_source_tile {
     bool bring;      // the copy engine may bring them: aligned, k in whole blocks, no up
     const float *up; // NULL, or x is silu(x) * up, whose rows lie ld_up apart
     int64_t ld_up;
+    const struct residual_row *before; // of kernels with X_BEFORE: x is made of it
+    float *space;                      // 32 floats for that
+    uint64_t *read;                    // its barrier: the warps have read it
+    int32_t live;                      // rows of the pass
 };
 
 // What a block holds of x in shared memory: blocks from .. to - 1 of k, of 1 << shift rows; it has place for `capacity` blocks.
@@ -127,6 +143,15 @@ __device__ __forceinline__ window_piece window_piece_at(const x_window &x, int i
     return {block, r, x.memory + r * window_stride(x.capacity) + block * 128};
 }
 
+// Sum over a warp; every lane gets it, with the additions of warp_sum() of vec.cuh.
+__device__ __forceinline__ float lanes_sum(float x)
+{
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2)
+        x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, half));
+    return x;
+}
+
 __device__ __forceinline__ int64_t tile_row(const row_source_tile &t, int r)
 {
     return t.list ? t.list[t.first + r] / t.divisor : t.first + r;
@@ -144,6 +169,60 @@ __device__ __forceinline__ void window_bring(x_window *x, const row_source_tile 
     }
     stage_wait(x->come, x->parity);
     x->parity ^= 1;
+}
+
+// Makes the one row of a residual, by all takers, and leaves blocks from .. to - 1 as they are where window_bring() would; the block's share
+// of the whole is stored. Operations and their order are those of residual.cu's inject_kernel with one stream, each of whose threads has a vector of
+// four numbers; a taker stands for two of them.
+__device__ __forceinline__ void window_norm(x_window *x, const row_source_tile &t, int from, int to)
+{
+    enum { VECTORS = 2 };
+    const struct residual_row &b = *t.before;
+    const int dim = t.k, warps = (dim / 4 + 31) / 32, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int own = (dim / 4 + gridDim.x - 1) / gridDim.x, first = own * blockIdx.x;
+    auto at = [&](int n) { return (int)(threadIdx.x + n * TAKERS) * 4; };
+    float4 kept[VECTORS], y[VECTORS], weight[VECTORS];
+#pragma unroll
+    for (int n = 0; n < VECTORS; n++)
+        if (at(n) < dim) {
+            kept[n] = __ldcg((const float4 *)(b.residual + at(n)));
+            y[n] = __ldcg((const float4 *)(b.added + at(n)));
+            weight[n] = *(const float4 *)(b.weight + at(n));
+        }
+    float sum[VECTORS] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < VECTORS; n++)
+        if (at(n) < dim) {
+            float4 &v = kept[n];
+            v = make_float4(fmaf(1.0f, y[n].x, v.x), fmaf(1.0f, y[n].y, v.y), fmaf(1.0f, y[n].z, v.z),
+                            fmaf(1.0f, y[n].w, v.w));
+            sum[n] = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum[n]))));
+        }
+#pragma unroll
+    for (int n = 0; n < VECTORS; n++) {
+        sum[n] = lanes_sum(sum[n]);
+        if (lane == 0)
+            t.space[warp + n * WARPS] = sum[n];
+    }
+    some_wait(TAKERS);
+    if (lane == 0)
+        stage_arrive(t.read);
+    const float all = lanes_sum(lane < warps ? t.space[lane] : 0.0f),
+                factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, (float)dim), b.eps)));
+#pragma unroll
+    for (int n = 0; n < VECTORS; n++)
+        if (at(n) < dim) {
+            const float4 v = make_float4(__fmul_rn(__fmul_rn(kept[n].x, factor), weight[n].x),
+                                         __fmul_rn(__fmul_rn(kept[n].y, factor), weight[n].y),
+                                         __fmul_rn(__fmul_rn(kept[n].z, factor), weight[n].z),
+                                         __fmul_rn(__fmul_rn(kept[n].w, factor), weight[n].w));
+            const int i = at(n);
+            if (i >= from * 32 && i < to * 32)
+                *(float4 *)(x->memory + (i - from * 32) * 4) = v;
+            if (i / 4 >= first && i / 4 < first + own && t.live > 0)
+                *(float4 *)(b.normed + i) = v;
+        }
+    some_wait(TAKERS);
 }
 
 // A piece's numbers: from where window_bring() left them, or from the row.
@@ -190,10 +269,13 @@ __device__ __forceinline__ void digits_write(unsigned char *digits, float2 *fact
 template <int KINDS>
 __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
-    const int kinds = KINDS == X_BOTH ? x->form.kinds : KINDS, grain = KINDS == X_PARTS ? 1 : x->form.grain,
+    constexpr int OWN = KINDS & X_BOTH;
+    const int kinds = OWN == X_BOTH ? x->form.kinds : OWN, grain = OWN == X_PARTS ? 1 : x->form.grain,
               items = (to - from) * t.count * 4, l = threadIdx.x & 3, rows = 1 << x->shift;
-    const bool brought = t.bring && items > TAKERS; // else all are under way at once anyway
-    if (brought)
+    const bool brought = KINDS & X_BEFORE || (t.bring && items > TAKERS); // else all are under way at once anyway
+    if constexpr ((KINDS & X_BEFORE) != 0)
+        window_norm(x, t, from, to);
+    else if (brought)
         window_bring(x, t, from, to);
     for (int item = threadIdx.x; (item & ~31) < items; item += TAKERS) {
         const window_piece p = window_piece_at(*x, item, t.count, grain);
@@ -390,7 +472,7 @@ template <int ROWS> __device__ __forceinline__ void integer_store(const share *s
 template <class CODE, int GRAIN, bool EIGHT, int KINDS> __device__ __forceinline__ void share_integers(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, ROWS = EIGHT ? 2 : 1;
-    const int kinds = KINDS == X_BOTH ? s->x.form.kinds : KINDS;
+    const int kinds = (KINDS & X_BOTH) == X_BOTH ? s->x.form.kinds : KINDS & X_BOTH;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
     const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, stride = digits_stride(kinds, s->x.capacity),
               block_bytes = digits_block(kinds), splits = GRAIN * s->splits;

@@ -22,6 +22,7 @@ struct linear_shape {
     struct {
         int32_t encoding, bits, group, n, activation;
     } part[LINEAR_PARTS];
+    int32_t norm; // 1: an addition to a residual and a norm before it, of one row
 };
 
 struct code_shape {

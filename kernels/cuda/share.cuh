@@ -43,17 +43,18 @@ struct code_mixed {
 };
 template <class A, class B> struct code_two {
 };
-template <class CODE, int FORM> struct share_run {
+// MORE: X_BEFORE or 0.
+template <class CODE, int FORM, int MORE = 0> struct share_run {
     static __device__ __forceinline__ void run(share *s)
     {
-        share_form<CODE, FORM, x_kinds_of<CODE>::value>(s);
+        share_form<CODE, FORM, x_kinds_of<CODE>::value | MORE>(s);
     }
 };
 // Both ways in the kernel itself: a call would have to keep the share in memory.
-template <class A, class B, int FORM> struct share_run<code_two<A, B>, FORM> {
+template <class A, class B, int FORM, int MORE> struct share_run<code_two<A, B>, FORM, MORE> {
     static __device__ __forceinline__ void run(share *s)
     {
-        constexpr int KINDS = x_kinds_of<A>::value | x_kinds_of<B>::value;
+        constexpr int KINDS = x_kinds_of<A>::value | x_kinds_of<B>::value | MORE;
         if (code_is<A>(s->w))
             share_form<A, FORM, KINDS>(s);
         else

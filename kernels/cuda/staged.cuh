@@ -50,7 +50,8 @@ static __global__ void __launch_bounds__(SPLIT_THREADS) staged_split_kernel(cons
     pdl_wait();
     if (block >= blocks) // whole warps: groups of two are whole
         return;
-    const row_source_tile rows = {a.x, a.ld, NULL, 1, row, 1, a.k, a.aligned, false, a.up, a.ld_up};
+    const row_source_tile rows = {a.x,   a.ld, NULL,    1,    row,  1,    a.k, a.aligned,
+                                  false, a.up, a.ld_up, NULL, NULL, NULL, 0};
     const window_piece piece = {block, 0, NULL};
     float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     if (row < a.rows)

@@ -12,7 +12,7 @@ CUDA_FLAGS := -std=c++17 -O3 -I. -Ibuild/common -gencode arch=compute_$(CUDA_ARC
               -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings -cudart static $(if $(filter 90a,$(CUDA_ARCH)),-DWITH_WGMMA -DONLY_WGMMA) $(MATRIX_MORE)
 MATRIX_C   := tests/cuda_matrix_sample.c kernels/cpu/layout.c kernels/cpu/layout_row.c
 MATRIX_CU  := $(addprefix kernels/cuda/,linear.cu linear_prompt.cu linear_streams.cu linear_tall.cu linear_wide.cu wide_rows.cu experts.cu \
-              experts_prompt.cu experts_wide.cu embed.cu gated_norm.cu gated_rows.cu moe.cu residual_rows.cu streams.cu)
+              experts_prompt.cu experts_wide.cu embed.cu gated_norm.cu gated_rows.cu moe.cu residual.cu residual_rows.cu streams.cu)
 MATRIX_H   := $(wildcard kernels/cuda/*.cuh tests/cuda_matrix_*.h tests/cuda_emulation*.h kernels/cpu/*.h)
 MATRIX_OUT := build/cuda-test
 MATRIX_O   := $(patsubst %.c,$(MATRIX_OUT)/%.o,$(if $(COMMON),$(filter tests/%,$(MATRIX_C)),$(MATRIX_C))) \
@@ -27,7 +27,7 @@ $(MATRIX_OUT)/%.o: %.c $(MATRIX_H)
 $(MATRIX_OUT)/%.o: %.cu $(MATRIX_H)
 	@mkdir -p $(@D)
 	$(NVCC) $(CUDA_FLAGS) -c $< -o $@
-$(patsubst %,$(MATRIX_OUT)/kernels/cuda/%.o,gated_norm gated_rows moe residual_rows streams): CUDA_FLAGS += -fmad=false
+$(patsubst %,$(MATRIX_OUT)/kernels/cuda/%.o,gated_norm gated_rows moe residual residual_rows streams): CUDA_FLAGS += -fmad=false
 $(MATRIX_OUT)/matrix: $(MATRIX_CU:%.cu=$(MATRIX_OUT)/%.o) $(MATRIX_OUT)/tests/cuda_matrix_test.o $(MATRIX_C:%.c=$(MATRIX_OUT)/%.o)
 	$(NVCC) $(CUDA_FLAGS) $^ -o $@
 $(MATRIX_OUT)/matrix_host: tests/cuda_matrix_host.cpp $(MATRIX_CU) $(MATRIX_O) tests/cuda_matrix_test.cu $(MATRIX_H)
