@@ -308,6 +308,10 @@ static inline uint2 load_kept8(const void *p)
     return emulated_load<uint2>(p);
 }
 
+static inline void load_soon(const void *)
+{
+}
+
 static inline uint32_t emulated_bf16(float f)
 {
     uint32_t u = __float_as_uint(f);
@@ -336,7 +340,27 @@ static inline float half_float(uint32_t h)
 {
     int e = (int)(h >> 10 & 31);
     float m = (float)(h & 1023), v = e ? ldexpf(1024.0f + m, e - 25) : ldexpf(m, -24);
+    v = e < 31 ? v : m > 0 ? NAN : INFINITY;
     return h & 0x8000u ? -v : v;
+}
+static inline uint32_t half_pack(float low, float high)
+{
+    _Float16 h[2] = {(_Float16)low, (_Float16)high};
+    uint32_t u;
+    memcpy(&u, h, 4);
+    return u;
+}
+static inline uint32_t half_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    float d[2]; // the products and sums that occur here are exact in fp32
+    for (int i = 0; i < 2; i++)
+        d[i] =
+            half_float(a >> 16 * i & 0xffffu) * half_float(b >> 16 * i & 0xffffu) + half_float(c >> 16 * i & 0xffffu);
+    return half_pack(d[0], d[1]);
+}
+static inline uint32_t half_mul(uint32_t a, uint32_t b)
+{
+    return half_fma(a, b, 0x80008000u);
 }
 
 template <typename T> static inline T emulated_shuffle(T v, unsigned int from)
@@ -412,7 +436,9 @@ static inline uint32_t __match_any_sync(uint32_t, int v)
 #define __fmaf_rn(a, b, c) fmaf(a, b, c)
 #define __fsqrt_rn(a)      sqrtf(a)
 
-static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+// number(pair, i): half i of a pair.
+template <class NUMBER>
+static inline void emulated_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, NUMBER number)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t(*all)[6] = emulation.here->operand[warp];
@@ -424,10 +450,22 @@ static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b
         unsigned int row = lane / 4 + (i >> 1) * 8, column = lane % 4 * 2 + (i & 1);
         for (unsigned int k = 0; k < 16; k++) {
             const uint32_t *left = all[row % 8 * 4 + k % 8 / 2], *right = all[column * 4 + k % 8 / 2];
-            d[i] += emulated_half(left[(row >= 8) + 2 * (k >= 8)], k & 1) * emulated_half(right[4 + (k >= 8)], k & 1);
+            d[i] += number(left[(row >= 8) + 2 * (k >= 8)], k & 1) * number(right[4 + (k >= 8)], k & 1);
         }
     }
     __syncwarp();
+}
+static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    emulated_mma(d, a, b0, b1, emulated_half);
+}
+static inline void mma_half(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    static float numbers[65536];
+    if (numbers[1] == 0)
+        for (uint32_t h = 0; h < 65536; h++)
+            numbers[h] = half_float(h);
+    emulated_mma(d, a, b0, b1, [](uint32_t pair, int i) { return numbers[i ? pair >> 16 : pair & 0xffffu]; });
 }
 
 static inline float max_nan(float a, float b)

@@ -39,25 +39,6 @@ static inline void barrier_some(int number, int threads)
 {
     emulated_wait(&emulation.here->some[number], (unsigned int)threads);
 }
-static inline uint32_t half_pack(float low, float high)
-{
-    _Float16 h[2] = {(_Float16)low, (_Float16)high};
-    uint32_t u;
-    memcpy(&u, h, 4);
-    return u;
-}
-static inline uint32_t half_fma(uint32_t a, uint32_t b, uint32_t c)
-{
-    float d[2]; // the products and sums that occur here are exact in fp32
-    for (int i = 0; i < 2; i++)
-        d[i] =
-            half_float(a >> 16 * i & 0xffffu) * half_float(b >> 16 * i & 0xffffu) + half_float(c >> 16 * i & 0xffffu);
-    return half_pack(d[0], d[1]);
-}
-static inline uint32_t half_mul(uint32_t a, uint32_t b)
-{
-    return half_fma(a, b, 0);
-}
 template <int NT, bool HALF>
 __attribute__((optimize("O2"))) static void wgmma(float *d, const uint32_t *a, wgmma_source rows)
 {

@@ -75,18 +75,24 @@ static void linear_call(const struct linear_case *c, int first, int count, int c
     put_back(memory);
 }
 
-// What a number of a row is held to in the decode class as an integer: half of the last of 16 bits of its group's largest.
-static double held_integer(const float *x, int k, int i)
+// What a number of a row may be off by in the decode class. As an integer: half of the last of 16 bits of its group's largest, which is
+// rounded up there by 1/64 at most. As halves (kernels/cuda/halves.cuh): with the group's largest scaled to 2^14 and more, the low half's
+// rounding, 2^-11 of what the high one leaves, which is 2^-11 of the number; where the low half is subnormal half of f16's last place,
+// 2^-25. As parts: the low part's rounding, 2^-8 of 2^-8.
+static double held(const struct weight *w, const float *x, int i)
 {
-    const int group = k % 64 == 0 ? 64 : 32, from = i / group * group;
+    const int kind = weight_kind(w), group = w->k % 64 == 0 ? 64 : 32, from = i / group * group;
+    const double v = fabs((double)x[i]);
     double most = 0;
-    for (int j = from; j < from + group && j < k; j++)
+    if (kind == X_PARTS)
+        return v * 0x1p-16;
+    for (int j = from; j < from + group && j < w->k; j++)
         most = fmax(most, fabs((double)x[j]));
-    return most * 1.02 * 0x1p-15;
+    return kind == X_INTEGERS ? most * 1.02 * 0x1p-15 : fmax(v * 0x1p-22, most * 0x1p-39);
 }
 
-// Largest error over its bound, and in *distance ||y - ref|| / ||ref||. The bound: x held to 2^-16 (two bf16 parts) or as an integer in the
-// decode class and to 2^-8 (one part) in the prompt class, and fp32 sums (2^-17 of the sum of magnitudes).
+// Largest error over its bound, and in *distance ||y - ref|| / ||ref||. The bound: what x is held to in the decode class, 2^-8 (one part) in
+// the prompt class, and fp32 sums (2^-17 of the sum of magnitudes).
 static double linear_error(const struct matrix *m, int row_class, const float *x, int ldx, const float *y, int rows,
                            double *distance)
 {
@@ -97,10 +103,8 @@ static double linear_error(const struct matrix *m, int row_class, const float *x
             for (int i = 0; i < m->w.k; i++) {
                 double v = (double)x[(int64_t)r * ldx + i];
                 sum += v * m->value[(int64_t)o * m->w.k + i];
-                double held = row_class == CLASS_PROMPT ? fabs(v) * 0x1p-8
-                              : weight_integers(&m->w)  ? held_integer(x + (int64_t)r * ldx, m->w.k, i)
-                                                        : fabs(v) * 0x1p-16;
-                bound += (held + fabs(v) * 0x1p-17) * m->magnitude[(int64_t)o * m->w.k + i];
+                double off = row_class == CLASS_PROMPT ? fabs(v) * 0x1p-8 : held(&m->w, x + (int64_t)r * ldx, i);
+                bound += (off + fabs(v) * 0x1p-17) * m->magnitude[(int64_t)o * m->w.k + i];
             }
             double error = sum - (double)y[(int64_t)r * (m->w.n + GUARD) + o];
             worst = !(fabs(error) / bound <= worst) ? fabs(error) / bound : worst;
@@ -153,9 +157,8 @@ static void test_shape(int i)
                  m.w.group, m.w.n, k, c.row_class == CLASS_PROMPT ? "prompt" : "decode");
         linear_call(&c, 0, ROWS, ROWS, false, all);
         double distance, error = linear_error(&m, c.row_class, x, c.ldx, all, ROWS, &distance);
-        ok(error <= 1 && distance <= (c.row_class == CLASS_PROMPT ? 5e-3
-                                      : weight_integers(&m.w)     ? 2e-4
-                                                                  : 5e-5),
+        const double decode = weight_kind(&m.w) == X_INTEGERS ? 2e-4 : weight_kind(&m.w) == X_HALVES ? 1e-6 : 5e-5;
+        ok(error <= 1 && distance <= (c.row_class == CLASS_PROMPT ? 5e-3 : decode),
            "%s: agrees with double precision (%.3g of the bound, distance %.2g)", name, error, distance);
         ok(same_bits(&c, all), "%s: a row's bits are its own", name);
     }
@@ -169,6 +172,7 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_bench.h"
 #include "tests/cuda_matrix_experts.h"
 #include "tests/cuda_matrix_gated.h"
+#include "tests/cuda_matrix_halves.h"
 #include "tests/cuda_matrix_integers.h"
 #include "tests/cuda_matrix_slices.h"
 #include "tests/cuda_matrix_steps.h"
@@ -179,10 +183,12 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_fixed.h"
 #include "tests/cuda_matrix_staged.h"
 
-// What an argument asks for: a shape's number that shape, BEFORE_ALONE a residual before a product, INTEGERS_ALONE hard rows of integers, STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between products,
-// FIXED_ALONE kernels for one shape, SLICES_ALONE slices of k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
+// What an argument asks for: a shape's number that shape, BEFORE_ALONE a residual before a product, HALVES_ALONE what E4M3 codes begin with, INTEGERS_ALONE hard rows of integers,
+// STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between products, FIXED_ALONE kernels for one shape, SLICES_ALONE slices of
+// k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
 enum {
-    BEFORE_ALONE = 93,
+    BEFORE_ALONE = 92,
+    HALVES_ALONE = 93,
     INTEGERS_ALONE = 94,
     STAGED_ALONE = 95,
     STREAMS_ALONE = 96,
@@ -211,6 +217,8 @@ int main(int count, char **arguments)
         test_before();
     if (only < 0 || only == INTEGERS_ALONE)
         test_integers();
+    if (only < 0 || only == HALVES_ALONE)
+        test_halves();
     if (only < 0 || only == STREAMS_ALONE) {
         test_streams();
         test_gated();

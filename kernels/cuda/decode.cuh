@@ -48,18 +48,6 @@ __host__ __device__ __forceinline__ constexpr int code_block_bytes(int encoding,
     }
 }
 
-// Whether a weight's codes are integers, which decode rows multiply as such (integer.cuh).
-__host__ __device__ __forceinline__ constexpr bool weight_integers(const struct weight *w)
-{
-    return w->encoding == ENC_AFFINE || w->encoding == ENC_INT4;
-}
-
-// Neighbouring blocks of k that are multiplied together, since they have one scale and x one factor: 1 or 2.
-__host__ __device__ __forceinline__ constexpr int weight_grain(const struct weight *w)
-{
-    return weight_integers(w) && w->group >= 64 && w->k % 64 == 0 ? 2 : 1;
-}
-
 // Bytes of the scales of one panel.
 __host__ __device__ __forceinline__ constexpr int scale_panel_bytes(const struct weight *w)
 {

@@ -73,10 +73,34 @@ __device__ __forceinline__ float half_float(uint32_t h)
     return f;
 }
 
+// f16 of low in the low half, of high in the high half, to nearest even.
+__device__ __forceinline__ uint32_t half_pack(float low, float high)
+{
+    uint32_t d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+// A product of f16 pairs; subnormal numbers are numbers.
+__device__ __forceinline__ uint32_t half_mul(uint32_t a, uint32_t b)
+{
+    uint32_t d;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
 // d += a b: a is [16][16] bf16, b [16][8], d fp32 [16][8], spread over the warp as PTX's m16n8k16 says.
 __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same of f16.
+__device__ __forceinline__ void mma_half(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -95,6 +119,12 @@ __device__ __forceinline__ void mma_bytes_from(int32_t *d, const uint32_t *a, ui
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(FROM));
+}
+
+// Asks for what lies at p, so that it is nearer when it is read.
+__device__ __forceinline__ void load_soon(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 // Asynchronous copies to shared memory, in groups. Only `bytes` are read, the rest is zeros. copy16 goes past L1.
@@ -260,6 +290,26 @@ __device__ __forceinline__ float bits_float(uint32_t u)
 __device__ __forceinline__ uint32_t pair_mul(uint32_t a, uint32_t b)
 {
     return pair_fma(a, b, 0x80008000u);
+}
+
+// Two E4M3 codes, the high bytes of the halves of w, as a pair of f16: moved to its places and scaled by 2^(15 - 7); 7f and ff are no numbers.
+__device__ __forceinline__ uint32_t half_codes_moved(uint32_t w)
+{
+    const uint32_t none = ((w & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    return half_mul((w & 0x80008000u) | ((w >> 1) & 0x3f803f80u), 0x5c005c00u) | (none - (none >> 15));
+}
+
+// Four E4M3 codes as two pairs of f16, which hold them exactly; 7f and ff are no numbers.
+__device__ __forceinline__ void half_codes(uint32_t codes, uint32_t *low, uint32_t *high)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    asm("{ .reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h; }"
+        : "=r"(*low), "=r"(*high)
+        : "r"(codes));
+#else
+    *low = half_codes_moved(__byte_perm(codes, 0, 0x1404));
+    *high = half_codes_moved(__byte_perm(codes, 0, 0x3424));
+#endif
 }
 
 #endif

@@ -13,38 +13,22 @@
 #ifndef INTEGER_CUH
 #define INTEGER_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/x_form.cuh"
 
-// How a launch holds x: as two bf16 parts, as integers, or both; blocks of 32 k of a group of integers: 1 or 2.
-enum { X_PARTS = 1, X_INTEGERS = 2, X_BOTH = X_PARTS | X_INTEGERS };
-enum { X_BEFORE = 4 }; // of a kernel: x is made of a residual_row (rows.cuh)
-struct x_form {
-    int32_t kinds, grain;
-};
+enum { INTEGER_MAGIC = 0x4b400000 }; // 1.5 * 2^23
 
-static constexpr bool x_form_same(const x_form &a, const x_form &b)
+// The bits of the largest magnitude of a group, or of no number: LANES neighbouring lanes have eight numbers of it each.
+template <int LANES> __device__ __forceinline__ uint32_t group_most(const float *v)
 {
-    return a.kinds == b.kinds && a.grain == b.grain;
+    float largest = fabsf(v[0]);
+#pragma unroll
+    for (int i = 1; i < 8; i++)
+        largest = max_nan(largest, fabsf(v[i]));
+#pragma unroll
+    for (int mask = 1; mask < LANES; mask *= 2)
+        largest = max_nan(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+    return __float_as_uint(largest);
 }
-
-// What a launch of `count` weights of rows of k numbers needs. weight(i): the address of one.
-template <class WEIGHT> static constexpr x_form x_form_of(int count, int k, const WEIGHT &weight)
-{
-    int kinds = 0;
-    for (int i = 0; i < count; i++)
-        kinds |= weight_integers(weight(i)) ? X_INTEGERS : X_PARTS;
-    return {kinds, kinds & X_INTEGERS && k % 64 == 0 ? 2 : 1};
-}
-
-// What a kernel for CODE may need: kinds is a constant where it is one.
-template <class CODE> struct x_kinds_of {
-    static constexpr int value = CODE::BIASED ? X_INTEGERS : X_PARTS;
-};
-
-enum {
-    INTEGER_MAGIC = 0x4b400000, // 1.5 * 2^23
-    INTEGER_BYTES = 64,         // of a row's block of 32: high digits, then low ones, in the order of k
-};
 
 // Eight numbers of a group that LANES neighbouring lanes have together, four a block: their digits in the order of k; the group's 2^e
 // and the block's (sum of v) 2^e. A group that is not finite has a factor that is no number, so its products are none either. Numbers under
@@ -52,15 +36,8 @@ enum {
 template <int LANES>
 __device__ __forceinline__ void integer_eight(const float *v, uint2 *high, uint2 *low, float2 *factor)
 {
-    float largest = fabsf(v[0]);
+    const uint32_t most = group_most<LANES>(v);
     uint32_t u[8], d[4], all = 0;
-#pragma unroll
-    for (int i = 1; i < 8; i++)
-        largest = max_nan(largest, fabsf(v[i]));
-#pragma unroll
-    for (int mask = 1; mask < LANES; mask *= 2)
-        largest = max_nan(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
-    const uint32_t most = __float_as_uint(largest);
     uint32_t e = (most + 0x20000u) >> 23; // so that |v| < 2^15 - 128 rounds to two digits
     e = e < 15 ? 15 : e;
     const float down = bits_float((e - 14) << 23), up = bits_float((268 - e) << 23);
@@ -85,48 +62,58 @@ __device__ __forceinline__ void integer_eight(const float *v, uint2 *high, uint2
                                  : make_float2(bits_float(0x7fffffffu), bits_float(0x7fffffffu));
 }
 
-// The lane's part of a column of digits of a block, in the order of its codes.
-template <class CODE> __device__ __forceinline__ uint2 integer_column(const unsigned char *x, int l)
-{
-    const uint2 v = *(const uint2 *)(x + l * 8);
-    return CODE::CROSSED && l & 1 ? make_uint2(v.y, v.x) : v;
-}
+// A lane's part of GRAIN blocks of one scale: codes, its columns' digits, and its rows' factors of all of them: their 2^e and sum.
+template <class CODE, int GRAIN, int ROWS> struct integer_operands {
+    CODE code[GRAIN];
+    uint2 x[ROWS][GRAIN];
+    float2 factor[ROWS];
 
-// sums[h] of the lane's four outputs and row h += the products of GRAIN blocks of one scale: code[b], x[h][b], factor[h]: their
-// 2^e and sum.
+    // The lane's part of the column at x of block i, in the order of its codes.
+    __device__ __forceinline__ void column(int h, int i, const unsigned char *at, int l)
+    {
+        const uint2 v = *(const uint2 *)(at + l * 8);
+        x[h][i] = CODE::CROSSED && l & 1 ? make_uint2(v.y, v.x) : v;
+    }
+    // Factors of two blocks, or of one twice: sums of v are exact, 2^e times small integers.
+    __device__ __forceinline__ void factors(int h, const float2 &one, const float2 &other)
+    {
+        factor[h] = make_float2(one.x, GRAIN == 2 ? one.y + other.y : one.y);
+    }
+};
+
+// sums[h] of the lane's four outputs and row h += the products.
 template <class CODE, int GRAIN, int ROWS>
-__device__ __forceinline__ void integer_add(const CODE *code, const uint2 x[ROWS][GRAIN], const float2 *factor, int l,
-                                            float sums[ROWS][4])
+__device__ __forceinline__ void group_add(const integer_operands<CODE, GRAIN, ROWS> &v, int l, float sums[ROWS][4])
 {
     int32_t d[ROWS][8];
 #pragma unroll
     for (int b = 0; b < GRAIN; b++)
 #pragma unroll
         for (int t = 0; t < 2; t++) {
-            const uint32_t a[4] = {code[b].bytes(2 * t, 0, l), code[b].bytes(2 * t + 1, 0, l),
-                                   code[b].bytes(2 * t, 1, l), code[b].bytes(2 * t + 1, 1, l)};
+            const uint32_t a[4] = {v.code[b].bytes(2 * t, 0, l), v.code[b].bytes(2 * t + 1, 0, l),
+                                   v.code[b].bytes(2 * t, 1, l), v.code[b].bytes(2 * t + 1, 1, l)};
 #pragma unroll
             for (int h = 0; h < ROWS; h++)
                 if (b == 0)
-                    mma_bytes_from<INTEGER_MAGIC>(d[h] + 4 * t, a, x[h][b].x, x[h][b].y);
+                    mma_bytes_from<INTEGER_MAGIC>(d[h] + 4 * t, a, v.x[h][b].x, v.x[h][b].y);
                 else
-                    mma_bytes(d[h] + 4 * t, a, x[h][b].x, x[h][b].y);
+                    mma_bytes(d[h] + 4 * t, a, v.x[h][b].x, v.x[h][b].y);
         }
     float scale[4], bias[4];
 #pragma unroll
     for (int o = 0; o < 4; o++)
-        code[0].outcome_bytes(o, scale + o, bias + o);
+        v.code[0].outcome_bytes(o, scale + o, bias + o);
 #pragma unroll
     for (int h = 0; h < ROWS; h++) {
         // (magic + digits) * factor less what magic is too much: exact but for the last rounding
-        const float low = factor[h].x * (1.0f / (float)(1 << CODE::BYTES_LEFT)), high = low * 256.0f,
+        const float low = v.factor[h].x * (1.0f / (float)(1 << CODE::BYTES_LEFT)), high = low * 256.0f,
                     less = low * (-257.0f * 12582912.0f);
 #pragma unroll
         for (int o = 0; o < 4; o++) {
-            const float v =
+            const float sum =
                 fmaf(bits_float((uint32_t)d[h][2 * o + 1]), low, fmaf(bits_float((uint32_t)d[h][2 * o]), high, less));
-            sums[h][o] = fmaf(scale[o], v, sums[h][o]);
-            sums[h][o] = fmaf(bias[o], factor[h].y, sums[h][o]);
+            sums[h][o] = fmaf(scale[o], sum, sums[h][o]);
+            sums[h][o] = fmaf(bias[o], v.factor[h].y, sums[h][o]);
         }
     }
 }

@@ -211,6 +211,7 @@ __device__ __forceinline__ x_window room_window(const room_plan &plan, unsigned 
             plan.capacity,
             0,
             0,
+            0,
             &((ring_barriers *)memory)->rows,
             0};
 }

@@ -434,12 +434,12 @@ __device__ __forceinline__ void linear_take(const struct linear_args &a, const l
             s.sums = sums + (warp * 32 << plan.room.shift);
             if (linear_adders<FORM, SHAPE>() > 0) {
                 sums_begin(linear_sums(memory), turn);
-                share_run<CODE, FORM, linear_before<SHAPE>() ? X_BEFORE : 0>::run(&s);
+                share_run<CODE, FORM, linear_before<SHAPE>()>::run(&s);
                 sums_end(linear_sums(memory), turn);
                 continue;
             }
             const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
-            share_run<CODE, FORM, linear_before<SHAPE>() ? X_BEFORE : 0>::run(&s);
+            share_run<CODE, FORM, linear_before<SHAPE>()>::run(&s);
             settle(live);
             const int rows = linear_rows(a, live);
             if (plan.cluster)

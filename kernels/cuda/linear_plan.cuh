@@ -229,7 +229,9 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
 // Whether a block makes its x once, so that a residual may be changed when all have read it.
 static constexpr bool linear_fills_once(const linear_plan &plan)
 {
-    return plan.tiles == 1 && !plan.staged && (plan.slices == 1 || plan.units == plan.blocks) &&
+    const int kinds = plan.room.form.kinds; // a window holds one at a time
+    return plan.tiles == 1 && !plan.staged && (kinds & (kinds - 1)) == 0 &&
+           (plan.slices == 1 || plan.units == plan.blocks) &&
            plan.room.capacity >= linear_slice_most(plan.part[0].source.blocks, plan.slices);
 }
 

@@ -10,7 +10,7 @@
 #ifndef RING_CUH
 #define RING_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/x_form.cuh"
 
 enum {
     WARPS = 16, // that take; one more puts, and a kernel may have others behind it
@@ -149,6 +149,13 @@ __device__ __forceinline__ void ring_next(weight_ring *r)
     }
 }
 
+// A lane's scales of a stage that begins with block b, where they do not go through the ring: whoever takes reads them.
+__device__ __forceinline__ void stage_scales_soon(const stage_source &s, const uint8_t *scale, int b, bool mine)
+{
+    if (mine && s.scale_bytes == 0 && s.scale_panel > 0)
+        load_soon(scale + (b >> 2) * 4);
+}
+
 // Puts the stages of blocks from .. to - 1 of `most` (16 at most) panels, pair after pair from panel `first` on, as far as there are so many; `put` counts stages.
 // Lanes 0 .. 15 have a panel's codes each, 16 .. 31 its scales.
 __device__ __forceinline__ void ring_put(weight_ring *r, const stage_source &s, int64_t expert, int first, int most,
@@ -172,6 +179,7 @@ __device__ __forceinline__ void ring_put(weight_ring *r, const stage_source &s, 
                    source + (of_scales ? group * s.scale_bytes : b * s.data_bytes), times * (of_scales ? scales : data),
                    full, mine);
         stage_commit(full);
+        stage_scales_soon(s, source, b, of_scales && piece < count);
         ++*put;
         ring_next(r);
     }

@@ -2,19 +2,19 @@
 //
 // Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
 //
-// Rows of x are held in shared memory of the block: for integer codes as digits (integer.cuh), else as two bf16 parts (16 significant
-// bits), of each row and block of 32 k the high ones, then the low ones. They come as they are, through the copy engine where that can
-// be, and are taken apart in place. A product has eight columns: with up to four rows both parts of each, else there are two
+// Rows of x are held in shared memory of the block as the launch's encodings need them (x_form.cuh): two bf16 parts (16 significant
+// bits), halves or digits, of each row and block of 32 k the high ones, then the low ones. They come as they are, through the copy engine
+// where that can be, and are taken apart in place. A product has eight columns: with up to four rows both parts of each, else there are two
 // products. Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
 //
 // Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: a warp's blocks ascending. Of bf16 parts the
 // products of a block in the order of its steps, high and low parts apart to the end, scaled encodings scale * (block's product), and at
-// the end high plus low; of integers group by group. Then the warps in order.
+// the end high plus low; of halves and integers group by group. Then the warps in order.
 
 #ifndef ROWS_CUH
 #define ROWS_CUH
 
-#include "kernels/cuda/integer.cuh"
+#include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/ring.cuh"
 
 enum {
@@ -41,7 +41,7 @@ struct row_source_tile {
     bool bring;      // the copy engine may bring them: aligned, k in whole blocks, no up
     const float *up; // NULL, or x is silu(x) * up, whose rows lie ld_up apart
     int64_t ld_up;
-    const struct residual_row *before; // of kernels with X_BEFORE: x is made of it
+    const struct residual_row *before; // where a kernel makes x of it
     float *space;                      // 32 floats for that
     uint64_t *read;                    // its barrier: the warps have read it
     int32_t live;                      // rows of the pass
@@ -52,46 +52,15 @@ struct x_window {
     unsigned char *memory;
     struct x_form form;
     int32_t shift, capacity, from, to;
+    int32_t kind;   // of what it holds
     uint64_t *come; // barrier of what the copy engine brings
     uint32_t parity;
 };
 
-// Bytes from a row to the next: neighbours lie in different banks.
-__host__ __device__ __forceinline__ constexpr int window_stride(int capacity)
-{
-    return capacity * 128 + 64;
-}
-
-// Where a row's digits lie. Alone: in place of the parts. Beside parts: behind all rows.
-__host__ __device__ __forceinline__ constexpr int digits_stride(int kinds, int capacity)
-{
-    return kinds == X_BOTH ? (capacity + 1) / 2 * 128 + 64 : window_stride(capacity);
-}
-__host__ __device__ __forceinline__ constexpr int digits_block(int kinds)
-{
-    return kinds == X_BOTH ? INTEGER_BYTES : 128;
-}
-__host__ __device__ __forceinline__ constexpr int digits_at(int kinds, int rows, int capacity)
-{
-    return kinds == X_BOTH ? rows * window_stride(capacity) : 0;
-}
-
-// Where the factors of integers lie, one a block and row, those of a group's blocks side by side; then the window ends.
-__host__ __device__ __forceinline__ constexpr int factors_at(int kinds, int rows, int capacity)
-{
-    return rows * (window_stride(capacity) + (kinds == X_BOTH ? digits_stride(kinds, capacity) : 0));
-}
-
-__host__ __device__ __forceinline__ constexpr int window_bytes(const x_form &form, int rows, int capacity)
-{
-    return factors_at(form.kinds, rows, capacity) +
-           (form.kinds & X_INTEGERS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
-}
-
 // The factor of row r in block `block` of the window; an even number of blocks further on it lies (blocks << shift) behind.
-__device__ __forceinline__ float2 *window_factor(const x_window &x, int kinds, int block, int r)
+__device__ __forceinline__ float2 *window_factor(const x_window &x, int block, int r)
 {
-    float2 *factors = (float2 *)(x.memory + factors_at(kinds, 1 << x.shift, x.capacity));
+    float2 *factors = (float2 *)(x.memory + factors_at(1 << x.shift, x.capacity));
     return factors + (x.form.grain == 2 ? (((block >> 1) << x.shift) + r) * 2 + (block & 1) : (block << x.shift) + r);
 }
 
@@ -258,22 +227,52 @@ __device__ __forceinline__ void digits_write(unsigned char *digits, float2 *fact
     if (!mine)
         return;
     *(uint2 *)(digits + l * 8) = high;
-    *(uint2 *)(digits + INTEGER_BYTES / 2 + l * 8) = low;
+    *(uint2 *)(digits + x_bytes(X_INTEGERS) / 2 + l * 8) = low;
     if (l == 0)
         *factor = f;
 }
+// The same as halves.
+template <int GRAIN>
+__device__ __forceinline__ void halves_write(unsigned char *halves, float2 *factor, const float *v, bool mine)
+{
+    const int l = threadIdx.x & 3;
+    uint4 high, low;
+    float f;
+    half_eight<4 * GRAIN>(v, l & 1, &high, &low, &f);
+    __syncwarp();
+    if (!mine)
+        return;
+    *(uint4 *)(halves + l * 16) = high;
+    *(uint4 *)(halves + x_bytes(X_HALVES) / 2 + l * 16) = low;
+    if (l == 0)
+        *factor = make_float2(f, 0);
+}
+// The same as whatever kind has groups; grain: blocks of one.
+template <int KIND>
+__device__ __forceinline__ void group_write(int grain, unsigned char *to, float2 *factor, const float *v, bool mine)
+{
+    if constexpr (KIND == X_HALVES) {
+        if (grain == 2)
+            halves_write<2>(to, factor, v, mine);
+        else
+            halves_write<1>(to, factor, v, mine);
+    } else {
+        if (grain == 2)
+            digits_write<2>(to, factor, v, mine);
+        else
+            digits_write<1>(to, factor, v, mine);
+    }
+}
 
-// Fills the window with blocks from .. to - 1 of the tile's rows, by all takers; nobody may still read what it held. Rows that
-// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored. KINDS: what the launch's encodings may
-// need.
-template <int KINDS>
+// Fills the window with blocks from .. to - 1 of the tile's rows as KIND, by all takers; nobody may still read what it held. Rows that
+// the tile lacks are left as they are: a product's columns are apart, and theirs are never stored.
+// BEFORE: x is made of a residual.
+template <int KIND, bool BEFORE>
 __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
-    constexpr int OWN = KINDS & X_BOTH;
-    const int kinds = OWN == X_BOTH ? x->form.kinds : OWN, grain = OWN == X_PARTS ? 1 : x->form.grain,
-              items = (to - from) * t.count * 4, l = threadIdx.x & 3, rows = 1 << x->shift;
-    const bool brought = KINDS & X_BEFORE || (t.bring && items > TAKERS); // else all are under way at once anyway
-    if constexpr ((KINDS & X_BEFORE) != 0)
+    const int grain = KIND == X_PARTS ? 1 : x->form.grain, items = (to - from) * t.count * 4, l = threadIdx.x & 3;
+    const bool brought = BEFORE || (t.bring && items > TAKERS); // else all are under way at once anyway
+    if constexpr (BEFORE)
         window_norm(x, t, from, to);
     else if (brought)
         window_bring(x, t, from, to);
@@ -282,27 +281,21 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
         float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (item < items)
             window_take(t, p, (from + p.block) * 32 + l * 8, brought, v);
-        if (kinds & X_INTEGERS) {
-            unsigned char *digits = x->memory + digits_at(kinds, rows, x->capacity) +
-                                    p.r * digits_stride(kinds, x->capacity) + p.block * digits_block(kinds);
-            float2 *factor = window_factor(*x, kinds, p.block, p.r);
-            if (grain == 2)
-                digits_write<2>(digits, factor, v, item < items);
-            else
-                digits_write<1>(digits, factor, v, item < items);
-        }
-        if (!(kinds & X_PARTS))
-            continue;
-        uint4 high, low;
-        split_eight(v, &high, &low);
-        __syncwarp(); // four lanes have their numbers before one writes its parts
-        if (item < items) {
-            *(uint4 *)(p.at + l * 16) = high;
-            *(uint4 *)(p.at + 64 + l * 16) = low;
+        if constexpr (KIND == X_PARTS) {
+            uint4 high, low;
+            split_eight(v, &high, &low);
+            __syncwarp(); // four lanes have their numbers before one writes its parts
+            if (item < items) {
+                *(uint4 *)(p.at + l * 16) = high;
+                *(uint4 *)(p.at + 64 + l * 16) = low;
+            }
+        } else {
+            group_write<KIND>(grain, p.at, window_factor(*x, p.block, p.r), v, item < items);
         }
     }
     x->from = from;
     x->to = to;
+    x->kind = KIND;
     some_wait(TAKERS);
 }
 
@@ -382,20 +375,19 @@ template <class CODE> __device__ __forceinline__ const uint8_t *share_apart(cons
                        : s->w->scale;
 }
 
-// Fills the window where a stage of n blocks from b on is not in it.
-template <int KINDS> __device__ __forceinline__ void share_window(share *s, int b, int n)
+// Fills the window where a stage of n blocks from b on is not in it as KIND.
+template <int KIND, bool BEFORE> __device__ __forceinline__ void share_window(share *s, int b, int n)
 {
-    if (b >= s->x.from && b + n <= s->x.to)
+    if (b >= s->x.from && b + n <= s->x.to && (s->x.form.kinds == KIND || s->x.kind == KIND))
         return;
     stage_written();
     some_wait(TAKERS);
-    window_fill<KINDS>(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
+    window_fill<KIND, BEFORE>(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
 }
 
 // Computes a share whose stages come next in the ring; sums get what row r has for output o of the pair at o * rows + r, with the
-// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four. KINDS: what the
-// encodings of the launch may need of x. This form: of bf16 parts.
-template <class CODE, bool EIGHT, int KINDS> __device__ __forceinline__ void share_parts(share *s)
+// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four. This form: of bf16 parts.
+template <class CODE, bool EIGHT, bool BEFORE> __device__ __forceinline__ void share_parts(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4);
@@ -410,7 +402,7 @@ template <class CODE, bool EIGHT, int KINDS> __device__ __forceinline__ void sha
         sums[i] = low[i] = 0;
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step;
-        share_window<KINDS>(s, b, n);
+        share_window<X_PARTS, BEFORE>(s, b, n);
         const unsigned char *x = s->x.memory + (b - s->x.from + s->part) * 128 + column_at + l * 16;
         const unsigned char *slot = ring_take(&s->ring);
         const unsigned char *data = slot + (panel * n + s->part) * DATA + quarter * CODE::DATA_QUARTER,
@@ -451,14 +443,16 @@ template <class CODE, bool EIGHT, int KINDS> __device__ __forceinline__ void sha
     }
 }
 
-// The factor of two blocks.
-__device__ __forceinline__ float2 factor_of_two(const float4 &f)
+// Where the scale of block k lies, in a stage that begins with block b and has its scales at `scale`.
+template <class CODE>
+__device__ __forceinline__ const unsigned char *group_scale(const uint8_t *apart, const unsigned char *scale, int b,
+                                                            int k, int shift)
 {
-    return make_float2(f.x, f.y + f.w); // exact: both are 2^e times small integers
+    return CODE::APART ? apart + (k >> 2) * 4 : scale + ((k >> shift) - (b >> shift)) * CODE::SCALE;
 }
 
-// Stores a share of integers: a lane has row l and, of eight, row l + 4.
-template <int ROWS> __device__ __forceinline__ void integer_store(const share *s, int rows, const float sums[ROWS][4])
+// Stores a share of halves or integers: a lane has row l and, of eight, row l + 4.
+template <int ROWS> __device__ __forceinline__ void group_store(const share *s, int rows, const float sums[ROWS][4])
 {
 #pragma unroll
     for (int h = 0; h < ROWS; h++)
@@ -468,51 +462,54 @@ template <int ROWS> __device__ __forceinline__ void integer_store(const share *s
                 s->sums[(((s->lane >> 2) * 4 + o) << rows) + (s->lane & 3) + 4 * h] = sums[h][o];
 }
 
-// The same of integers, by groups of GRAIN blocks.
-template <class CODE, int GRAIN, bool EIGHT, int KINDS> __device__ __forceinline__ void share_integers(share *s)
+// share_parts() of halves and integers, by groups of GRAIN blocks.
+template <class CODE, int GRAIN, bool EIGHT, bool BEFORE> __device__ __forceinline__ void share_groups(share *s)
 {
-    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, ROWS = EIGHT ? 2 : 1;
-    const int kinds = (KINDS & X_BOTH) == X_BOTH ? s->x.form.kinds : KINDS & X_BOTH;
+    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, ROWS = EIGHT ? 2 : 1, KIND = x_of<CODE>::KIND;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
-    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, stride = digits_stride(kinds, s->x.capacity),
-              block_bytes = digits_block(kinds), splits = GRAIN * s->splits;
-    const unsigned char *column = s->x.memory + digits_at(kinds, 1 << rows, s->x.capacity) +
-                                  (lane >> 3 & mask) * stride + (lane >> 2 & 1) * (INTEGER_BYTES / 2);
+    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, stride = window_stride(s->x.capacity),
+              splits = GRAIN * s->splits;
+    const unsigned char *column = s->x.memory + (lane >> 3 & mask) * stride + (lane >> 2 & 1) * (x_bytes(KIND) / 2);
     const bool live = s->pair * 32 < s->w->n;
-    const int apart = s->x.form.grain * 4; // from a factor to that of four rows on
+    const uint8_t *apart = share_apart<CODE>(s, panel);
+    const int four = s->x.form.grain * 4; // from a factor to that of four rows on
     float sums[ROWS][4] = {};
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step;
-        share_window<KINDS>(s, b, n);
+        share_window<KIND, BEFORE>(s, b, n);
         const int scales = (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE, own = GRAIN * s->part,
                   first = b - s->x.from + own;
-        const unsigned char *x = column + first * block_bytes;
-        const float2 *factors = window_factor(s->x, kinds, first, l & mask);
+        const unsigned char *x = column + first * 128;
+        const float2 *factors = window_factor(s->x, first, l & mask);
         const unsigned char *slot = ring_take(&s->ring);
         const unsigned char *data = slot + (panel * n + own) * DATA + quarter * CODE::DATA_QUARTER,
                             *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
-        for (int at = own; live && at < n; at += splits) {
-            CODE code[GRAIN];
-            uint2 v[ROWS][GRAIN];
-            float2 factor[ROWS];
+        for (int at = own; live && at < n; at += splits) { // one at a time: the least code is the fastest here
+            group_operands<CODE, GRAIN, ROWS> v;
 #pragma unroll
             for (int i = 0; i < GRAIN; i++) {
-                code[i].take(data + i * DATA, scale + (((b + at) >> shift) - (b >> shift)) * SCALE, l);
+                v.code[i].take(data + i * DATA, group_scale<CODE>(apart, scale, b, b + at, shift), l);
 #pragma unroll
                 for (int h = 0; h < ROWS; h++)
-                    v[h][i] = integer_column<CODE>(x + 4 * h * stride + i * block_bytes, l);
+                    v.column(h, i, x + 4 * h * stride + i * 128, l);
             }
 #pragma unroll
-            for (int h = 0; h < ROWS; h++)
-                factor[h] = GRAIN == 2 ? factor_of_two(*(const float4 *)(factors + 8 * h)) : factors[apart * h];
-            integer_add<CODE, GRAIN, ROWS>(code, v, factor, l, sums);
+            for (int h = 0; h < ROWS; h++) {
+                if (GRAIN == 2) {
+                    const float4 f = *(const float4 *)(factors + 8 * h);
+                    v.factors(h, make_float2(f.x, f.y), make_float2(f.z, f.w));
+                } else {
+                    v.factors(h, factors[four * h], factors[four * h]);
+                }
+            }
+            group_add(v, l, sums);
             data += splits * DATA;
-            x += splits * block_bytes;
+            x += splits * 128;
             factors += splits << rows;
         }
         ring_give(&s->ring, lane);
     }
-    integer_store<ROWS>(s, rows, sums);
+    group_store<ROWS>(s, rows, sums);
 }
 
 // The sum of `splits` warps' numbers at `sums`, which lie `apart` floats apart, in order.

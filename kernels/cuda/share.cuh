@@ -12,30 +12,31 @@
 // Rows of a kernel: up to four, up to eight, or up to eight whose x comes with the weights.
 enum { FORM_FEW, FORM_EIGHT, FORM_STAGED };
 
-// KINDS: what the encodings of the launch may need of x.
-template <class CODE, int FORM, int GRAIN, int KINDS> __device__ __forceinline__ void share_by(share *s)
+// BEFORE: x is made of a residual.
+template <class CODE, int FORM, int GRAIN, bool BEFORE> __device__ __forceinline__ void share_by(share *s)
 {
-    if constexpr (!CODE::BIASED && FORM == FORM_STAGED)
+    constexpr bool PARTS = x_of<CODE>::KIND == X_PARTS;
+    if constexpr (PARTS && FORM == FORM_STAGED)
         staged_parts<CODE>(s);
-    else if constexpr (!CODE::BIASED)
-        share_parts<CODE, FORM == FORM_EIGHT, KINDS>(s);
+    else if constexpr (PARTS)
+        share_parts<CODE, FORM == FORM_EIGHT, BEFORE>(s);
     else if constexpr (FORM == FORM_STAGED)
-        staged_integers<CODE, GRAIN>(s);
+        staged_groups<CODE, GRAIN>(s);
     else
-        share_integers<CODE, GRAIN, FORM == FORM_EIGHT, KINDS>(s);
+        share_groups<CODE, GRAIN, FORM == FORM_EIGHT, BEFORE>(s);
 }
-template <class CODE, int FORM, int KINDS> __device__ __forceinline__ void share_form(share *s)
+template <class CODE, int FORM, bool BEFORE> __device__ __forceinline__ void share_form(share *s)
 {
-    if (CODE::BIASED && s->grain == 2)
-        share_by<CODE, FORM, 2, KINDS>(s);
+    if (x_of<CODE>::GRAIN == 2 && s->grain == 2)
+        share_by<CODE, FORM, x_of<CODE>::GRAIN, BEFORE>(s);
     else
-        share_by<CODE, FORM, 1, KINDS>(s);
+        share_by<CODE, FORM, 1, BEFORE>(s);
 }
 
 // The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
 template <class CODE, int FORM> __device__ __noinline__ void share_call(share *s)
 {
-    share_form<CODE, FORM, X_BOTH>(s);
+    share_form<CODE, FORM, false>(s);
 }
 
 // Kernels are made for one encoding (CODE), for two, or, with code_mixed, for whatever the weight says.
@@ -43,22 +44,20 @@ struct code_mixed {
 };
 template <class A, class B> struct code_two {
 };
-// MORE: X_BEFORE or 0.
-template <class CODE, int FORM, int MORE = 0> struct share_run {
+template <class CODE, int FORM, bool BEFORE = false> struct share_run {
     static __device__ __forceinline__ void run(share *s)
     {
-        share_form<CODE, FORM, x_kinds_of<CODE>::value | MORE>(s);
+        share_form<CODE, FORM, BEFORE>(s);
     }
 };
 // Both ways in the kernel itself: a call would have to keep the share in memory.
-template <class A, class B, int FORM, int MORE> struct share_run<code_two<A, B>, FORM, MORE> {
+template <class A, class B, int FORM, bool BEFORE> struct share_run<code_two<A, B>, FORM, BEFORE> {
     static __device__ __forceinline__ void run(share *s)
     {
-        constexpr int KINDS = x_kinds_of<A>::value | x_kinds_of<B>::value | MORE;
         if (code_is<A>(s->w))
-            share_form<A, FORM, KINDS>(s);
+            share_form<A, FORM, BEFORE>(s);
         else
-            share_form<B, FORM, KINDS>(s);
+            share_form<B, FORM, BEFORE>(s);
     }
 };
 template <int FORM> struct share_run<code_mixed, FORM> {

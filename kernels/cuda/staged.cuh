@@ -4,7 +4,7 @@
 // multiplied by. A kernel of its own (staged_split_kernel) has taken the rows apart before, once for all blocks, and left them block of k
 // after block of k, so that a stage's x is one copy.
 //
-// Invariant: a row's products and sums are those of share_parts() and share_integers() (rows.cuh), in the same order.
+// Invariant: a row's products and sums are those of share_parts() and share_groups() (rows.cuh), in the same order.
 
 #ifndef STAGED_CUH
 #define STAGED_CUH
@@ -13,20 +13,26 @@
 
 enum {
     STAGED_LOW = TILE_ROWS * 64, // of a block of k: where low parts lie behind the high ones, [row][32] each
-    STAGED_FACTORS = TILE_ROWS * INTEGER_BYTES, // where factors lie behind the digits of the rows
-    STAGED_PUTTERS = 4,                         // warps that put, stage by stage in turn, at most
-    STAGED_PANELS = 16,                         // of a stage, at most: half of a warp's lanes
+    STAGED_PUTTERS = 4,          // warps that put, stage by stage in turn, at most
+    STAGED_PANELS = 16,          // of a stage, at most: half of a warp's lanes
     SPLIT_THREADS = 128,
 };
 
-// Bytes of a block of k: parts, then integers.
-__host__ __device__ __forceinline__ constexpr int staged_integers_at(int kinds)
+// Of a block of k: where factors lie behind the rows of a kind that has groups; where a kind lies; its bytes.
+__host__ __device__ __forceinline__ constexpr int staged_factors(int kind)
 {
-    return kinds & X_PARTS ? 2 * STAGED_LOW : 0;
+    return TILE_ROWS * x_bytes(kind);
+}
+__host__ __device__ __forceinline__ constexpr int staged_at(int kinds, int kind)
+{
+    int at = 0;
+    for (int before = 1; before < kind; before *= 2)
+        at += kinds & before ? staged_factors(before) + (before == X_PARTS ? 0 : TILE_ROWS * 8) : 0;
+    return at;
 }
 __host__ __device__ __forceinline__ constexpr int staged_block(int kinds)
 {
-    return staged_integers_at(kinds) + (kinds & X_INTEGERS ? STAGED_FACTORS + TILE_ROWS * 8 : 0);
+    return staged_at(kinds, X_ANY + 1);
 }
 
 // What staged_split_kernel() takes apart: rows of x, or of silu(x) * up.
@@ -37,6 +43,15 @@ struct split_rows {
     struct x_form form;
     uint8_t *to; // [tile of TILE_ROWS rows][block of k], staged_block() bytes each
 };
+
+// A block of a row as a kind that has groups, where the launch has that. to: where the block of k lies.
+template <int KIND> __device__ __forceinline__ void split_group(const x_form &form, uint8_t *to, int r, const float *v)
+{
+    if (form.kinds & KIND) {
+        to += staged_at(form.kinds, KIND);
+        group_write<KIND>(form.grain, to + r * x_bytes(KIND), (float2 *)(to + staged_factors(KIND)) + r, v, true);
+    }
+}
 
 // A warp a block of 32 k of a tile (blockIdx.y), or two warps two blocks, half of the rows each, where they are a group. Rows that are
 // not there are zeros.
@@ -57,14 +72,8 @@ static __global__ void __launch_bounds__(SPLIT_THREADS) staged_split_kernel(cons
     if (row < a.rows)
         window_take(rows, piece, block * 32 + l * 8, false, v);
     uint8_t *to = a.to + ((int64_t)blockIdx.y * blocks + block) * staged_block(a.form.kinds);
-    if (a.form.kinds & X_INTEGERS) {
-        uint8_t *digits = to + staged_integers_at(a.form.kinds);
-        float2 *factor = (float2 *)(digits + STAGED_FACTORS) + r;
-        if (twos)
-            digits_write<2>(digits + r * INTEGER_BYTES, factor, v, true);
-        else
-            digits_write<1>(digits + r * INTEGER_BYTES, factor, v, true);
-    }
+    split_group<X_INTEGERS>(a.form, to, r, v);
+    split_group<X_HALVES>(a.form, to, r, v);
     if (a.form.kinds & X_PARTS) {
         uint4 high, low;
         split_eight(v, &high, &low);
@@ -113,6 +122,7 @@ __device__ __forceinline__ void staged_put(weight_ring *r, const stage_source &s
         staged_wait(p);
         stage_copy(slot + s.x_at, x + (int64_t)b * x_block, n * x_block, full, lane == 0);
         stage_commit(full);
+        stage_scales_soon(s, source, b, of_scales && piece < count);
     }
 }
 
@@ -149,45 +159,44 @@ template <class CODE> __device__ __forceinline__ void staged_parts(share *s)
         s->sums[sum_output(i, lane) * TILE_ROWS + sum_row(i, lane)] = (sums[i] + low[i]) * CODE::factor();
 }
 
-// share_integers() of the same.
-template <class CODE, int GRAIN> __device__ __forceinline__ void staged_integers(share *s)
+// share_groups() of the same.
+template <class CODE, int GRAIN> __device__ __forceinline__ void staged_groups(share *s)
 {
-    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
+    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, KIND = x_of<CODE>::KIND;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift,
               x_block = staged_block(s->x.form.kinds), splits = GRAIN * s->splits;
-    const int column = (lane >> 3) * INTEGER_BYTES + (lane >> 2 & 1) * (INTEGER_BYTES / 2);
+    const int column = (lane >> 3) * x_bytes(KIND) + (lane >> 2 & 1) * (x_bytes(KIND) / 2);
     const bool live = s->pair * 32 < s->w->n;
+    const uint8_t *apart = share_apart<CODE>(s, panel);
     float sums[2][4] = {};
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step, own = GRAIN * s->part,
                   scales = (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE;
         const unsigned char *slot = ring_take(&s->ring);
-        const unsigned char *x = slot + s->x_at + staged_integers_at(s->x.form.kinds) + own * x_block,
+        const unsigned char *x = slot + s->x_at + staged_at(s->x.form.kinds, KIND) + own * x_block,
                             *data = slot + (panel * n + own) * DATA + quarter * CODE::DATA_QUARTER,
                             *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
         for (int at = own; live && at < n; at += splits) {
-            CODE code[GRAIN];
-            uint2 v[2][GRAIN];
+            group_operands<CODE, GRAIN, 2> v;
 #pragma unroll
             for (int i = 0; i < GRAIN; i++) {
-                code[i].take(data + i * DATA, scale + (((b + at) >> shift) - (b >> shift)) * SCALE, l);
-                v[0][i] = integer_column<CODE>(x + i * x_block + column, l);
-                v[1][i] = integer_column<CODE>(x + i * x_block + column + 4 * INTEGER_BYTES, l);
+                v.code[i].take(data + i * DATA, group_scale<CODE>(apart, scale, b, b + at, shift), l);
+                v.column(0, i, x + i * x_block + column, l);
+                v.column(1, i, x + i * x_block + column + 4 * x_bytes(KIND), l);
             }
-            float2 factor[2];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                factor[h] = ((const float2 *)(x + STAGED_FACTORS))[l + 4 * h];
-                if (GRAIN == 2)
-                    factor[h].y += ((const float2 *)(x + x_block + STAGED_FACTORS))[l + 4 * h].y;
+                const unsigned char *factors = x + staged_factors(KIND);
+                v.factors(h, ((const float2 *)factors)[l + 4 * h],
+                          ((const float2 *)(factors + (GRAIN - 1) * x_block))[l + 4 * h]);
             }
-            integer_add<CODE, GRAIN, 2>(code, v, factor, l, sums);
+            group_add(v, l, sums);
             data += splits * DATA;
             x += splits * x_block;
         }
         ring_give(&s->ring, lane);
     }
-    integer_store<2>(s, 3, sums);
+    group_store<2>(s, 3, sums);
 }
 
 #endif
