@@ -50,6 +50,7 @@ static void settle(struct engine *e)
 {
     bool busy;
     e->cache->next_look = 0;
+    e->counters.prompt_seconds = 0; // nor is a state written that a fast machine has made sooner than it would be read
     for (int i = 0; i < 2000; i++) {
         engine_turn(e, &busy, NULL);
         if (!busy && !disk_write_goes_on(e->cache->disk))

@@ -64,7 +64,8 @@ template <int ROWS, class S> static constexpr linear_fixed linear_entry(void)
 {
     using SHAPE = linear_fixed_shape<S, ROWS>;
     constexpr linear_shape shape = S::value;
-    if constexpr (part_third(shape) || (shape.norm && ROWS != 1)) { // a residual's addition is of one row
+    if constexpr (part_third(shape) ||
+                  (shape.norm && (ROWS != 1 || !linear_fills_once(SHAPE::plan)))) { // never launched
         return {shape, SHAPE::plan, NULL};
     } else {
         constexpr int other = part_other(shape);

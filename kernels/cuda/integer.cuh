@@ -31,8 +31,8 @@ template <int LANES> __device__ __forceinline__ uint32_t group_most(const float 
 }
 
 // Eight numbers of a group that LANES neighbouring lanes have together, four a block: their digits in the order of k; the group's 2^e
-// and the block's (sum of v) 2^e. A group that is not finite has a factor that is no number, so its products are none either. Numbers under
-// 2^-127 or so are zeros.
+// and the block's (sum of v) 2^e. A group that is not finite has a factor that is no number, so its products are none either; nor may they be finite
+// from 2^110 on, where a factor times the magic number has no place in fp32. Numbers under 2^-127 or so are zeros.
 template <int LANES>
 __device__ __forceinline__ void integer_eight(const float *v, uint2 *high, uint2 *low, float2 *factor)
 {

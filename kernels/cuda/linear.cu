@@ -113,7 +113,8 @@ extern "C" cudaError_t cuda_add_norm_linear(cudaStream_t stream, const void *con
     const int32_t k = linear->k;
     if (rows != 1 || linear->row_class != CLASS_DECODE || linear->row_multiple > 1 || k % 32 || k > RESIDUAL_MOST ||
         add->width != k || norm->groups != 1 || norm->dim != k || norm->x != add->x || norm->y != linear->x ||
-        !rows_aligned(add->x, 0) || !rows_aligned(add->y, 0) || !rows_aligned(norm->w, 0) || !rows_aligned(norm->y, 0))
+        norm->y == add->x || norm->y == add->y || !rows_aligned(add->x, 0) || !rows_aligned(add->y, 0) ||
+        !rows_aligned(norm->w, 0) || !rows_aligned(norm->y, 0))
         return cudaErrorNotSupported;
     linear_step step = {};
     step.before = {add->x, add->y, norm->w, norm->y, norm->eps};
