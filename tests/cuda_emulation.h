@@ -436,11 +436,12 @@ static inline uint32_t __match_any_sync(uint32_t, int v)
 #define __fmaf_rn(a, b, c) fmaf(a, b, c)
 #define __fsqrt_rn(a)      sqrtf(a)
 
-// number(pair, i): half i of a pair.
-template <class NUMBER>
-static inline void emulated_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, NUMBER number)
+// d += a b, 16 x K times K x 8, spread over the warp as PTX says. product(left, right, i): of number i of the words that hold them.
+template <unsigned int K, class T, class PRODUCT>
+static inline void emulated_mma(T *d, const uint32_t *a, uint32_t b0, uint32_t b1, PRODUCT product)
 {
     unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const unsigned int word = K / 8; // numbers of one
     uint32_t(*all)[6] = emulation.here->operand[warp];
     memcpy(all[lane], a, 16);
     all[lane][4] = b0;
@@ -448,16 +449,18 @@ static inline void emulated_mma(float *d, const uint32_t *a, uint32_t b0, uint32
     __syncwarp();
     for (int i = 0; i < 4; i++) {
         unsigned int row = lane / 4 + (i >> 1) * 8, column = lane % 4 * 2 + (i & 1);
-        for (unsigned int k = 0; k < 16; k++) {
-            const uint32_t *left = all[row % 8 * 4 + k % 8 / 2], *right = all[column * 4 + k % 8 / 2];
-            d[i] += number(left[(row >= 8) + 2 * (k >= 8)], k & 1) * number(right[4 + (k >= 8)], k & 1);
+        for (unsigned int k = 0; k < K; k++) {
+            const uint32_t *left = all[row % 8 * 4 + k % (K / 2) / word], *right = all[column * 4 + k % (K / 2) / word];
+            d[i] += product(left[(row >= 8) + 2 * (k >= K / 2)], right[4 + (k >= K / 2)], k % word);
         }
     }
     __syncwarp();
 }
 static inline void mma_bf16(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
-    emulated_mma(d, a, b0, b1, emulated_half);
+    emulated_mma<16>(d, a, b0, b1, [](uint32_t left, uint32_t right, unsigned int i) {
+        return emulated_half(left, (int)i) * emulated_half(right, (int)i);
+    });
 }
 static inline void mma_half(float *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
@@ -465,7 +468,9 @@ static inline void mma_half(float *d, const uint32_t *a, uint32_t b0, uint32_t b
     if (numbers[1] == 0)
         for (uint32_t h = 0; h < 65536; h++)
             numbers[h] = half_float(h);
-    emulated_mma(d, a, b0, b1, [](uint32_t pair, int i) { return numbers[i ? pair >> 16 : pair & 0xffffu]; });
+    emulated_mma<16>(d, a, b0, b1, [](uint32_t left, uint32_t right, unsigned int i) {
+        return numbers[left >> 16 * i & 0xffffu] * numbers[right >> 16 * i & 0xffffu];
+    });
 }
 
 static inline float max_nan(float a, float b)
@@ -474,21 +479,9 @@ static inline float max_nan(float a, float b)
 }
 static inline void mma_bytes(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
-    unsigned int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint32_t(*all)[6] = emulation.here->operand[warp];
-    memcpy(all[lane], a, 16);
-    all[lane][4] = b0;
-    all[lane][5] = b1;
-    __syncwarp();
-    for (int i = 0; i < 4; i++) {
-        unsigned int row = lane / 4 + (i >> 1) * 8, column = lane % 4 * 2 + (i & 1);
-        for (unsigned int k = 0; k < 32; k++) {
-            const uint32_t *left = all[row % 8 * 4 + k % 16 / 4], *right = all[column * 4 + k % 16 / 4];
-            d[i] += (int32_t)(left[(row >= 8) + 2 * (k >= 16)] >> k % 4 * 8 & 255u) *
-                    (int8_t)(right[4 + (k >= 16)] >> k % 4 * 8 & 255u);
-        }
-    }
-    __syncwarp();
+    emulated_mma<32>(d, a, b0, b1, [](uint32_t left, uint32_t right, unsigned int i) {
+        return (int32_t)(left >> 8 * i & 255u) * (int8_t)(right >> 8 * i & 255u);
+    });
 }
 template <int FROM> static inline void mma_bytes_from(int32_t *d, const uint32_t *a, uint32_t b0, uint32_t b1)
 {

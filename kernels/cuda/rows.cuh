@@ -8,14 +8,15 @@
 // products. Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
 //
 // Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: a warp's blocks ascending. Of bf16 parts the
-// products of a block in the order of its steps, high and low parts apart to the end, scaled encodings scale * (block's product), and at
-// the end high plus low; of halves and integers group by group. Then the warps in order.
+// products of a block in the order of its steps, high and low parts apart to the end, and at the end high plus
+// low; of halves and integers group by group. Then the warps in order.
 
 #ifndef ROWS_CUH
 #define ROWS_CUH
 
 #include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/vec.cuh"
 
 enum {
     TILE_ROWS = 8,
@@ -112,15 +113,6 @@ __device__ __forceinline__ window_piece window_piece_at(const x_window &x, int i
     return {block, r, x.memory + r * window_stride(x.capacity) + block * 128};
 }
 
-// Sum over a warp; every lane gets it, with the additions of warp_sum() of vec.cuh.
-__device__ __forceinline__ float lanes_sum(float x)
-{
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2)
-        x = __fadd_rn(x, __shfl_xor_sync(0xffffffffu, x, half));
-    return x;
-}
-
 __device__ __forceinline__ int64_t tile_row(const row_source_tile &t, int r)
 {
     return t.list ? t.list[t.first + r] / t.divisor : t.first + r;
@@ -169,14 +161,14 @@ __device__ __forceinline__ void window_norm(x_window *x, const row_source_tile &
         }
 #pragma unroll
     for (int n = 0; n < VECTORS; n++) {
-        sum[n] = lanes_sum(sum[n]);
+        sum[n] = warp_sum<WARP>(sum[n]);
         if (lane == 0)
             t.space[warp + n * WARPS] = sum[n];
     }
     some_wait(TAKERS);
     if (lane == 0)
         stage_arrive(t.read);
-    const float all = lanes_sum(lane < warps ? t.space[lane] : 0.0f),
+    const float all = warp_sum<WARP>(lane < warps ? t.space[lane] : 0.0f),
                 factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, (float)dim), b.eps)));
 #pragma unroll
     for (int n = 0; n < VECTORS; n++)
@@ -299,9 +291,10 @@ __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &
     some_wait(TAKERS);
 }
 
-// The products of a block with eight columns: d[4 t + i] of product t. x: the lane's part of its column.
-template <class CODE> __device__ __forceinline__ void block_columns(const CODE &code, const uint4 &x, int l, float *d)
+// d[4 t + i] of product t += the products of a block with eight columns. x: the lane's part of its column.
+template <class CODE> __device__ __forceinline__ void block_add(const CODE &code, uint4 x, int l, float *d)
 {
+    static_assert(!CODE::SCALED && !CODE::APART && !CODE::CROSSED, "codes with scales beside them have x in groups");
 #pragma unroll
     for (int part = 0; part < CODE::PARTS; part++)
 #pragma unroll
@@ -312,33 +305,6 @@ template <class CODE> __device__ __forceinline__ void block_columns(const CODE &
             for (int t = 0; t < 2; t++)
                 mma_bf16(d + 4 * t, a[t], word(x, 2 * j), word(x, 2 * j + 1));
         }
-}
-
-// A block's products with eight columns, added to sums. x: the lane's part of its column.
-template <class CODE> __device__ __forceinline__ void block_add(const CODE &code, const uint4 &x, int l, float *sums)
-{
-    if (!CODE::SCALED) {
-        block_columns(code, x, l, sums);
-        return;
-    }
-    float d[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    block_columns(code, x, l, d);
-#pragma unroll
-    for (int o = 0; o < 4; o++) {
-        float scale, none;
-        code.outcome(o, &scale, &none);
-        sums[2 * o] = fmaf(scale, d[2 * o], sums[2 * o]);
-        sums[2 * o + 1] = fmaf(scale, d[2 * o + 1], sums[2 * o + 1]);
-    }
-}
-
-// The lane's part of a column in the window, in the order of its codes.
-template <class CODE> __device__ __forceinline__ uint4 column_part(const unsigned char *x, int l)
-{
-    if (!CODE::CROSSED)
-        return *(const uint4 *)x;
-    const uint2 first = *(const uint2 *)(x + (l & 1) * 8), second = *(const uint2 *)(x + 8 - (l & 1) * 8);
-    return make_uint4(first.x, first.y, second.x, second.y);
 }
 
 // Which output of the pair and which row of the tile sum i of a lane is.
@@ -395,7 +361,6 @@ template <class CODE, bool EIGHT, bool BEFORE> __device__ __forceinline__ void s
     const int stride = window_stride(s->x.capacity),
               column_at = EIGHT ? column * stride : (column >> 2) * 64 + (column & mask) * stride;
     const bool live = s->pair * 32 < s->w->n;
-    const uint8_t *apart = share_apart<CODE>(s, panel);
     float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -410,14 +375,13 @@ template <class CODE, bool EIGHT, bool BEFORE> __device__ __forceinline__ void s
         int at = s->part;
         auto load = [&](CODE *code, int which) {
             const int block = at + which * s->splits;
-            code->take(data + which * s->splits * DATA,
-                       CODE::APART ? apart + ((b + block) >> 2) * 4 : scale + block * SCALE, l);
+            code->take(data + which * s->splits * DATA, scale + block * SCALE, l);
         };
         auto product = [&](const CODE &code, int which) {
             const unsigned char *from = x + which * s->splits * 128;
-            block_add(code, column_part<CODE>(from, l), l, sums);
+            block_add(code, *(const uint4 *)from, l, sums);
             if (EIGHT)
-                block_add(code, column_part<CODE>(from + 64, l), l, low);
+                block_add(code, *(const uint4 *)(from + 64), l, low);
         };
         for (; live && at + s->splits < n; at += 2 * s->splits) { // two at a time, so that their instructions mix
             CODE one, two;

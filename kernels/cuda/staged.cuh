@@ -96,7 +96,8 @@ __device__ __forceinline__ void staged_wait(staged_putter *p)
     p->waited = true;
 }
 
-// Puts the stages of blocks from .. to - 1 of a unit of `most` panels from `first` on, as far as there are so many. x: the tile's rows, x_block bytes a block of k.
+// Puts the stages of blocks from .. to - 1 of a unit of `most` panels from `first` on, as far as there are so many.
+// x: the tile's rows, x_block bytes a block of k.
 // Lanes 0 .. 15 have a panel's codes each, 16 .. 31 its scales.
 __device__ __forceinline__ void staged_put(weight_ring *r, const stage_source &s, int first, int most, int from, int to,
                                            const uint8_t *x, int x_block, staged_putter *p, int lane)
@@ -133,7 +134,6 @@ template <class CODE> __device__ __forceinline__ void staged_parts(share *s)
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4),
               x_block = staged_block(s->x.form.kinds);
     const bool live = s->pair * 32 < s->w->n;
-    const uint8_t *apart = share_apart<CODE>(s, panel);
     float sums[8], low[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -146,9 +146,9 @@ template <class CODE> __device__ __forceinline__ void staged_parts(share *s)
                             *scale = slot + s->scale_at + panel * n * SCALE + quarter * CODE::SCALE_QUARTER;
         for (int at = s->part; live && at < n; at += s->splits) {
             CODE code;
-            code.take(data, CODE::APART ? apart + ((b + at) >> 2) * 4 : scale + at * SCALE, l);
-            block_add(code, column_part<CODE>(x, l), l, sums);
-            block_add(code, column_part<CODE>(x + STAGED_LOW, l), l, low);
+            code.take(data, scale + at * SCALE, l);
+            block_add(code, *(const uint4 *)x, l, sums);
+            block_add(code, *(const uint4 *)(x + STAGED_LOW), l, low);
             data += s->splits * DATA;
             x += s->splits * x_block;
         }
