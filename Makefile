@@ -53,7 +53,7 @@ CHIPS   ?= 90a
 override CHIPS := $(call listed,$(CHIPS))
 KNOWN   := $(shell $(NVCC) --list-gpu-arch 2>/dev/null)
 WRONG   := $(foreach chip,$(CHIPS),$(if $(filter compute_$(patsubst %a,%,$(patsubst %f,%,$(chip))),$(KNOWN)),,$(chip)))
-ifneq ($(if $(KNOWN),$(strip $(WRONG)),$(if $(CHIPS),,none)),)
+ifneq ($(if $(CHIPS),$(if $(KNOWN),$(strip $(WRONG))),none),)
 $(error CHIPS=$(or $(strip $(WRONG)),$(CHIPS)): chips that nvcc knows are expected, such as 90a ($(patsubst compute_%,%,$(KNOWN))))
 endif
 BASE    += -I$(CUDA)/include

@@ -89,6 +89,7 @@ affine of 8 bits, on the same|0|EMULATED_SHARED=101376|matrix_host 13
 mxfp8, on the same|0|EMULATED_SHARED=101376|matrix_host 18
 mxfp8 experts, on the same|0|EMULATED_SHARED=101376|matrix_host 102
 draws, on a card with the least room and without clusters|0|FAKE_ROOM=99 FAKE_MAJOR=8|cuda_ops_host draws
+red: a number of no test is found|1|A=|matrix_host 999
 red: matrix kernels without barriers are found|1|EMULATED_BARRIERS=lost|matrix_host 8
 red: ops without barriers are found|1|FAKE_BARRIERS=lost|cuda_ops_host rows
 red: dense rows without barriers are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host dense

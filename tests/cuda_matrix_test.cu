@@ -201,7 +201,14 @@ int main(int count, char **arguments)
 {
     if (count > 1 && strcmp(arguments[1], "bench") == 0)
         return bench(count - 2, arguments + 2);
-    int only = count > 1 ? atoi(arguments[1]) : -1;
+    const int last = EXPERTS_ALONE + (int)(sizeof expert_cases / sizeof *expert_cases) - 1;
+    char *end = NULL;
+    const long asked = count > 1 ? strtol(arguments[1], &end, 10) : -1;
+    if (count > 2 || (count > 1 && (end == arguments[1] || *end || asked < 0 || asked > last))) {
+        fprintf(stderr, "usage: matrix [0 to %d] or matrix bench [...]; found %s\n", last, arguments[count - 1]);
+        return 2;
+    }
+    const int only = (int)asked;
     for (int i = 0; i < SHAPES; i++)
         if (only < 0 || only == i)
             test_shape(i);
