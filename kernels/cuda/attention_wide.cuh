@@ -235,21 +235,23 @@ DEVICE void wide_step(void)
     __syncthreads();
 }
 
-// Takes the chunk's tiles `live`. Groups are a step apart: one has the products of the next tile's scores, and this one's softmax beside them, the
-// other those of values, before which it asks for the item of the next step: the first group for keys, the second one for values.
+// Takes the chunk's tiles `live`. A group's steps are the scores of the first tile, then two a tile: the products of the next tile's scores, and this
+// one's softmax beside them, and the products of values. Groups are a step apart, so that one has softmax when the other has values; before
+// those each asks for the item of the next step: the first group for keys, the second one for values. All come to one barrier.
 template <int DIM, bool F32, int GROUPS>
 DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *pairs, const struct dense_run &run,
                      const struct wide_tile<DIM> *q, struct wide_tile<DIM> *slots, const struct wide_choice *choice,
                      const int32_t *row, int32_t chunk, uint32_t live, struct dense_sums *sums, float (*out)[4])
 {
     const int32_t group = (int32_t)wide_uniform(threadIdx.x / (WIDE_WARPS * WARP)), count = __popc(live);
-    const int32_t base = chunk * WIDE_CHUNK;
+    const int32_t base = chunk * WIDE_CHUNK, last = 2 * count;
     // The group's own copies; a single group has values to itself too.
     struct wide_flow<DIM, F32> flow = {0, live, base, count, group ? 2 : 0, group ? dense_value_offset(a) : 0},
                                values = {
         0, live, base, count, 2, dense_value_offset(a)
     };
-    float c[DENSE_KEYS][4] = {};
+    float c[DENSE_KEYS][4] = {}, ahead[DENSE_KEYS][4] = {}, keep[2] = {};
+    bool changed = false;
     int32_t slot = 0;
     auto next = [&](void) {
         const struct wide_tile<DIM> *tile = slots + slot;
@@ -262,42 +264,41 @@ DEVICE void wide_run(const struct attention_args *a, const struct dense_pairs *p
     if (group == 0) {
         flow.ask(a, pairs, run, slots, 1);
         flow.ask(a, pairs, run, slots, 2);
-    } else {
-        wide_step();
     }
-    wide_step();
-    if (group > 0)
-        flow.ask(a, pairs, run, slots, 2);
-    wide_scores_begin<DIM>(next(), q, c);
-    wide_scores_end(c);
 #pragma unroll 1
-    for (int32_t i = 0; i < count; i++) {
-        const int32_t tile = wide_take(&live);
-        float ahead[DENSE_KEYS][4], keep[2];
-        uint32_t weight[DENSE_STEPS][DENSE_PARTS][4];
+    for (int32_t step = -group; step < last + GROUPS - group; step++) {
         wide_step();
-        if (GROUPS == 1)
-            values.ask(a, pairs, run, slots, 2);
-        wide_scores_begin<DIM>(next(), q, ahead); // behind the last tile: of nothing that is used
-        if (a->counts)
-            wide_mask(choice, row, tile, c);
-        dense_mask<DENSE_KEYS>(sums, c, (base + tile) * DENSE_TILE);
-        const bool changed = dense_softmax(sums, c, keep);
-        wide_scores_end(ahead);
-        wide_step();
-        flow.ask(a, pairs, run, slots, 2);
-        wide_weights(c, weight); // here, so that both halves of a step take about as long
-        if (changed)
-            dense_keep<DIM / 8>(out, keep);
-        wide_values<DIM>(next(), weight, out);
+        if (step < 0 || step > last)
+            continue; // the other group's
+        if (step == 0) {
+            if (group > 0)
+                flow.ask(a, pairs, run, slots, 2);
+            wide_scores_begin<DIM>(next(), q, c);
+            wide_scores_end(c);
+        } else if (step % 2) {
+            const int32_t tile = wide_take(&live);
+            if (GROUPS == 1)
+                values.ask(a, pairs, run, slots, 2);
+            wide_scores_begin<DIM>(next(), q, ahead); // behind the last tile: of nothing that is used
+            if (a->counts)
+                wide_mask(choice, row, tile, c);
+            dense_mask<DENSE_KEYS>(sums, c, (base + tile) * DENSE_TILE);
+            changed = dense_softmax(sums, c, keep);
+            wide_scores_end(ahead);
+        } else {
+            uint32_t weight[DENSE_STEPS][DENSE_PARTS][4];
+            flow.ask(a, pairs, run, slots, 2);
+            wide_weights(c, weight); // here, so that both halves of a step take about as long
+            if (changed)
+                dense_keep<DIM / 8>(out, keep);
+            wide_values<DIM>(next(), weight, out);
 #pragma unroll
-        for (int n = 0; n < DENSE_KEYS; n++)
+            for (int n = 0; n < DENSE_KEYS; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                c[n][e] = ahead[n][e];
+                for (int e = 0; e < 4; e++)
+                    c[n][e] = ahead[n][e];
+        }
     }
-    if (group < GROUPS - 1)
-        wide_step();
 }
 
 // ---- chunks of a row -------------------------------------------------------------------------------------------------------------
