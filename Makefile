@@ -20,6 +20,7 @@ PERMUTE    ?=
 FUSE       ?= 1
 PROMPT     ?= How do I list all files, also hidden ones?
 SANITIZE   ?=
+override SANITIZE := $(filter-out 0,$(SANITIZE))
 B          ?= build$(if $(SANITIZE),/sanitize)
 # A list has spaces or commas between its parts, and what is in it twice counts once.
 COMMA      := ,
@@ -30,6 +31,7 @@ $(error NAME=$(NAME): a name of letters, digits, ., _ and - is expected, and not
 endif
 $(foreach path,CHECKPOINT TOKENIZER DRAFT_VOCAB B DESTDIR PREFIX,$(if $(word 2,$($(path))), \
     $(error $(path)=$($(path)): make cannot have spaces in it; give a path without, such as that of a link)))
+$(foreach number,LANES WINDOW CHUNK,$(if $(filter 1,$(words $($(number)))),,$(error $(number)=$($(number)): a number is expected)))
 ifneq ($(words $(TARGET) $(filter cpu cuda,$(TARGET))),2)
 $(error TARGET=$(TARGET): cpu or cuda is expected)
 endif

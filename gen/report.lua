@@ -68,6 +68,9 @@ function report.template_source(dir)
         end
     end
     if type(text) == "string" then return text, dir .. "/tokenizer_config.json" end
+    if text then
+        io.stderr:write(string.format("pianola: note: %s/tokenizer_config.json has no chat template named default; chats are refused\n", dir))
+    end
 end
 
 function report.print(model, out)
