@@ -69,7 +69,7 @@ function report.template_source(dir)
     end
     if type(text) == "string" then return text, dir .. "/tokenizer_config.json" end
     if text then
-        io.stderr:write(string.format("pianola: note: %s/tokenizer_config.json has no chat template named default; chats are refused\n", dir))
+        io.stderr:write("pianola: note: ", dir, "/tokenizer_config.json has no chat template named default; chats are refused\n")
     end
 end
 
