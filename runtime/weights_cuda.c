@@ -15,6 +15,8 @@ static const int64_t RESERVE = 1ll << 30; // left for graphs and the driver
 
 // kernels/cuda/synthetic.cu: fills one entry with generated codes and scales.
 cudaError_t cuda_synthetic(cudaStream_t stream, uint8_t *base, const struct pack_entry *entry);
+// kernels/cuda/arrange.cu: puts codes in the order that kernels read.
+cudaError_t cuda_arrange(cudaStream_t stream, const struct weight *w, int32_t experts);
 
 // Copies to the device through two pinned buffers; from memory, or from a file at an offset.
 static bool upload(uint8_t *device, const uint8_t *from, int file, int64_t offset, int64_t bytes, const char *what,
@@ -94,9 +96,28 @@ static bool place_rows(struct weights *w, struct error *error)
     return true;
 }
 
+// Generated weights are as good in one order as in another; those of a pack are arranged here.
+static bool arrange(const struct weights *w, struct error *error)
+{
+    bool ok = true;
+    for (int i = 0; ok && i < model.entry_count; i++) {
+        const struct pack_entry *e = &model.entries[i];
+        const struct weight matrix = {.encoding = e->encoding,
+                                      .n = e->n,
+                                      .k = e->k,
+                                      .data = (const uint8_t *)w->memory[0] + e->data_offset,
+                                      .data_stride = e->data_stride};
+        if (e->section == PACK_RESIDENT && e->layout == PACK_PANEL)
+            ok = cuda_arrange(cudaStreamPerThread, &matrix, e->experts > 0 ? e->experts : 1) == cudaSuccess;
+    }
+    return (cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess && ok) ||
+           error_set(error, "the weights could not be arranged on the GPU: %s", cudaGetErrorString(cudaGetLastError()));
+}
+
 bool weights_place(struct weights *w, const struct pack *pack, struct error *error)
 {
-    if (!allocate(w, error) || !upload(w->memory[0], pack->weights, -1, 0, model.weight_bytes, "weights", error))
+    if (!allocate(w, error) || !upload(w->memory[0], pack->weights, -1, 0, model.weight_bytes, "weights", error) ||
+        !arrange(w, error))
         return false;
     if (model.table_bytes > 0 &&
         !upload(w->memory[1], pack->table, pack->file, pack->table_offset, model.table_bytes, "n-gram table", error))

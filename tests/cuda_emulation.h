@@ -325,6 +325,10 @@ static inline uint32_t pair_pack(float low, float high)
 {
     return emulated_bf16(low) | emulated_bf16(high) << 16;
 }
+static inline uint32_t pair_twice(uint32_t pair, int high)
+{
+    return (high ? pair >> 16 : pair & 0xffffu) * 0x10001u;
+}
 static inline uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
 {
     float d[2]; // the products and sums that occur here are exact in double

@@ -60,6 +60,7 @@ x as halves|0|A=|matrix_host 93
 f16|0|A=|matrix_host 5
 affine|0|A=|matrix_host 8
 nvfp4|0|A=|matrix_host 15
+words of nvfp4|0|A=|matrix_host 91
 mxfp8|0|A=|matrix_host 18
 fp8|0|A=|matrix_host 22
 int4|0|A=|matrix_host 24

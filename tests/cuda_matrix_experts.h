@@ -45,6 +45,7 @@ static struct weight put_stack(const struct matrix *m, int count)
     w.data = data;
     w.scale = scale;
     w.global = m[0].global == 1 ? NULL : (const float *)put(globals, count * 4);
+    put_arranged(&w, count);
     return w;
 }
 

@@ -3,6 +3,7 @@
 // The CUDA matrix kernels and their tests as one host program (tests/cuda_emulation.h).
 
 #define CUDA_EMULATION
+#include "kernels/cuda/arrange.cu"
 #include "kernels/cuda/embed.cu"
 #include "kernels/cuda/experts.cu"
 #include "kernels/cuda/experts_prompt.cu"

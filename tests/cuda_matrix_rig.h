@@ -125,6 +125,15 @@ static void put_back(int count)
         rig_free(rig_memory[--rig_memory_count]);
 }
 
+extern "C" cudaError_t cuda_arrange(cudaStream_t stream, const struct weight *w, int32_t experts);
+
+// Codes that a pack's bytes were copied to, as kernels read them.
+static void put_arranged(const struct weight *w, int count)
+{
+    must(cuda_arrange(0, w, count), "arrange");
+    rig_finish("arrange");
+}
+
 // The matrix with its data on the device.
 static struct weight put_weight(const struct matrix *m)
 {
@@ -132,6 +141,7 @@ static struct weight put_weight(const struct matrix *m)
     w.data = (const uint8_t *)put(m->w.data, m->data_bytes);
     w.scale = (const uint8_t *)put(m->scale_bytes ? m->w.scale : NULL, m->scale_bytes);
     w.global = m->global == 1 ? NULL : (const float *)put(&m->global, 4);
+    put_arranged(&w, 1);
     return w;
 }
 

@@ -178,15 +178,17 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_steps.h"
 #include "tests/cuda_matrix_streams.h"
 #include "tests/cuda_matrix_two.h"
+#include "tests/cuda_matrix_words.h"
 
 #include "tests/cuda_matrix_before.h"
 #include "tests/cuda_matrix_fixed.h"
 #include "tests/cuda_matrix_staged.h"
 
-// What an argument asks for: a shape's number that shape, BEFORE_ALONE a residual before a product, HALVES_ALONE what E4M3 codes begin with, INTEGERS_ALONE hard rows of integers,
+// What an argument asks for: a shape's number that shape, WORDS_ALONE words of nvfp4, BEFORE_ALONE a residual before a product, HALVES_ALONE what E4M3 codes begin with, INTEGERS_ALONE hard rows of integers,
 // STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between products, FIXED_ALONE kernels for one shape, SLICES_ALONE slices of
 // k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
 enum {
+    WORDS_ALONE = 91,
     BEFORE_ALONE = 92,
     HALVES_ALONE = 93,
     INTEGERS_ALONE = 94,
@@ -215,11 +217,13 @@ int main(int count, char **arguments)
     const int expert_case = only - EXPERTS_ALONE;
     if (expert_case >= 0 && expert_case < (int)(sizeof expert_cases / sizeof *expert_cases))
         test_moe(expert_case);
-    else if (only < 0 || (only >= SHAPES && (only < BEFORE_ALONE || only == 99))) {
+    else if (only < 0 || (only >= SHAPES && (only < WORDS_ALONE || only == 99))) {
         test_experts();
         test_linear_steps();
         test_two();
     }
+    if (only < 0 || only == WORDS_ALONE)
+        test_words();
     if (only < 0 || only == BEFORE_ALONE)
         test_before();
     if (only < 0 || only == INTEGERS_ALONE)

@@ -18,7 +18,7 @@
 #ifndef DECODE_CUH
 #define DECODE_CUH
 
-#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/nvfp4_word.cuh"
 extern "C" {
 #include "kernels/cpu/ops.h"
 }
@@ -295,26 +295,16 @@ struct code_nvfp4 {
         q = *(const uint4 *)(from + lane * 16);
         s = *(const uint32_t *)(from + 512 + lane * 4);
     }
-    // scale * 2^110 of output o, twice: the byte is the top of a bf16 whose exponent is 227 short. A scale of 0 comes out as
+    // scale * 2^110 of outputs 0 and 2, or 1 and 3: the byte is the top of a bf16 whose exponent is 227 short. A scale of 0 comes out as
     // 2^100; its codes are zeros.
-    __device__ __forceinline__ uint32_t scale(int o) const
+    __device__ __forceinline__ uint32_t scales(int odd) const
     {
-        return __byte_perm(s, 0, 0x4440u | (uint32_t)o) * 0x00100010u + 0x71807180u;
-    }
-    // A code is moved to the sign's place and to that of its magnitude (exponent 126 short) by one multiplication.
-    __device__ __forceinline__ uint32_t pair(int o, int j, int c, uint32_t scale) const
-    {
-        const uint32_t w = c ? word(q, o) >> 8 : word(q, o);
-        const uint32_t both = j ? (w & 0x00f000f0u) * 0x104u : (w & 0x000f000fu) * 0x1040u;
-        return pair_mul(both & 0x81c081c0u, scale);
+        return __byte_perm(s, 0, odd ? 0x4341u : 0x4240u) * 0x10u + 0x71807180u;
     }
     __device__ __forceinline__ void fragment(int, int j, int, uint32_t a[2][4]) const
     {
-        uint32_t of[4];
-#pragma unroll
-        for (int o = 0; o < 4; o++)
-            of[o] = scale(o);
-        FRAGMENT(a, pair(o, j, c, of[o]));
+        const uint32_t scale[2] = {scales(0), scales(1)};
+        FRAGMENT(a, pair_mul(nvfp4_pair(word(q, o), j, c), pair_twice(scale[o & 1], o >> 1)));
     }
     __device__ __forceinline__ void outcome(int, float *, float *) const
     {

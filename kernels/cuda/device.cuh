@@ -42,6 +42,17 @@ __device__ __forceinline__ uint32_t pair_fma(uint32_t a, uint32_t b, uint32_t c)
     return d;
 }
 
+// One half of a pair, twice; a product takes it so for nothing.
+__device__ __forceinline__ uint32_t pair_twice(uint32_t pair, int high)
+{
+    uint32_t d;
+    if (high)
+        asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, h}; }" : "=r"(d) : "r"(pair));
+    else
+        asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {l, l}; }" : "=r"(d) : "r"(pair));
+    return d;
+}
+
 // (w & MASK) | more, in one instruction, which the compiler does not find when both are constants.
 template <uint32_t MASK> __device__ __forceinline__ uint32_t and_or(uint32_t w, uint32_t more)
 {

@@ -65,7 +65,8 @@ __device__ __forceinline__ float panel_value(const struct weight &w, int64_t row
     }
     case ENC_NVFP4: {
         float scale = bits_float((uint32_t)scales[k / 16 * 16 + o] << 20) * 0x1p117f;
-        return __fmul_rn(__fmul_rn(rowcode_e2m1(panel_code(panel, 4, o, k)), scale), global);
+        const uint32_t code = nvfp4_code(word_at(panel, k / 8 * 16 + o), k % 8);
+        return __fmul_rn(__fmul_rn(rowcode_e2m1(code), scale), global);
     }
     case ENC_MXFP8:
         return __fmul_rn(

@@ -11,7 +11,7 @@ CUDA_ARCH  ?= 90a
 CUDA_FLAGS := -std=c++17 -O3 -I. -Ibuild/common -gencode arch=compute_$(CUDA_ARCH),code=sm_$(CUDA_ARCH) \
               -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings -cudart static $(if $(filter 90a,$(CUDA_ARCH)),-DWITH_WGMMA -DONLY_WGMMA) $(MATRIX_MORE)
 MATRIX_C   := tests/cuda_matrix_sample.c kernels/cpu/layout.c kernels/cpu/layout_row.c
-MATRIX_CU  := $(addprefix kernels/cuda/,linear.cu linear_prompt.cu linear_streams.cu linear_tall.cu linear_wide.cu wide_rows.cu experts.cu \
+MATRIX_CU  := $(addprefix kernels/cuda/,arrange.cu linear.cu linear_prompt.cu linear_streams.cu linear_tall.cu linear_wide.cu wide_rows.cu experts.cu \
               experts_prompt.cu experts_wide.cu embed.cu gated_norm.cu gated_rows.cu moe.cu residual.cu residual_rows.cu streams.cu)
 MATRIX_H   := $(wildcard kernels/cuda/*.cuh tests/cuda_matrix_*.h tests/cuda_emulation*.h kernels/cpu/*.h)
 MATRIX_OUT := build/cuda-test
