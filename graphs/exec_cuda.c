@@ -88,7 +88,7 @@ struct recording {
 };
 
 // Of waiting: how often to ask the driver, and when to let go of the core.
-static const double ASK_SECONDS = 1e-3, SPIN_SECONDS = 20e-3;
+static const double ASK_SECONDS = 1e-3, SPIN_SECONDS = 40e-3;
 
 struct exec {
     cudaStream_t stream;

@@ -223,7 +223,6 @@ static bool claim_gap(struct pages *pages, uint32_t length, uint32_t *promise, u
             take_promised(pages, i + k, promise);
         if (i < pages->low)
             sweep(pages);
-        device_zero(pages_at(pages, i), length * pages->page_bytes);
         *first = i;
         return true;
     }

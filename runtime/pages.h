@@ -74,7 +74,8 @@ bool pages_claim_kept(struct pages *pages, uint32_t *page);
 // A state holds the page no more.
 void pages_forget(struct pages *pages, uint32_t page);
 
-// `length` consecutive pages, the highest that are free, against a promise; false when there is no such gap. Zeroed.
+// `length` consecutive pages, the highest that are free, against a promise; false when there is no such gap. What lies in
+// them is whatever was there before.
 bool pages_claim_run(struct pages *pages, uint32_t length, uint32_t *promise, uint32_t *first);
 void pages_release_run(struct pages *pages, uint32_t first, uint32_t length);
 

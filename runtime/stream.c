@@ -15,7 +15,8 @@ enum { FOLLOW_EVERY = 8 };
 
 // ---- lanes -----------------------------------------------------------------------------------------------------------------
 
-static void reset_lane(struct stream *s)
+// zero: unless a kept state is put in place of its states at once.
+static void reset_lane(struct stream *s, bool zero)
 {
     struct slot *slot = s->slot;
     struct lane *lane = slot->lane;
@@ -33,7 +34,8 @@ static void reset_lane(struct stream *s)
                           .penalties = slot->history.on ? slot->history.list.device : NULL,
                           .tokens = slot->tokens.device,
                           .run = pages_at(&s->engine->pages, slot->run)};
-    device_zero(lane->run, model.run_bytes);
+    if (zero)
+        device_zero(lane->run, model.run_bytes);
     copy_index_reset(&slot->copy);
     s->started = s->first_drawn = s->ending_read = false;
     s->round_rows = s->given = s->taken = 0;
@@ -184,7 +186,7 @@ static bool attach_at(struct stream *s, struct slot *slot, struct cache_state *s
         return false;
     s->slot = slot;
     slot->stream = s;
-    reset_lane(s);
+    reset_lane(s, !state);
     if (restore(s, state))
         return true;
     release_lane(s->engine, slot);
@@ -421,7 +423,7 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
     few = few && !engine_test_few_behind;
 #endif
     if (few) {
-        reset_lane(s);
+        reset_lane(s, true);
         at = 0;
     }
     int most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
@@ -561,7 +563,7 @@ int stream_rewind(struct stream *s)
     int kept = s->kept_length;
     s->phase = STREAM_OPEN;
     if (kept == 0 || !device_copy(lane->run, s->slot->kept_run, model.run_bytes)) {
-        reset_lane(s);
+        reset_lane(s, true);
         return 0;
     }
     stream_resume(s, kept, s->kept_follows);

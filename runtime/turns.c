@@ -70,8 +70,8 @@ static bool serve(struct engine *e, const struct turn_talk *t, int count, int32_
         ok = turn_once(e, s, error);
         const int took = ok ? stream_take(s, reply + made, most - made) : 0;
         if (out && made == 0 && took > 0) {
-            const float *logits = stream_logits(s, took - 1);
             out->first = engine_seconds() - start;
+            const float *logits = stream_logits(s, took - 1); // brought to the host for the comparison alone
             out->cached = (int)stream_counters(s)->cached_tokens;
             out->read = (int)stream_counters(s)->prompt_tokens;
             out->chunks = (int)(e->counters.chunks - chunks);

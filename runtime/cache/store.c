@@ -200,20 +200,27 @@ void store_forget(struct store *store, struct cache_state *state)
 
 // ---- keeping -----------------------------------------------------------------------------------------------------------------
 
-static int64_t run_part(const struct store *store, uint32_t i)
+// Copies a run between its place in a lane and the state's pages, as many pages at a time as are neighbours.
+static bool copy_run(const struct store *store, const struct cache_state *state, uint8_t *run, bool out)
 {
-    const int64_t page = store->pages->page_bytes, left = store->run_bytes - i * page;
-    return left < page ? left : page;
+    const uint32_t *page = state->page + state->shared + 1, count = store->run_pages;
+    const int64_t each = store->pages->page_bytes;
+    bool good = true;
+    for (uint32_t i = 0, n; good && i < count; i += n) {
+        for (n = 1; i + n < count && page[i + n] == page[i] + n; n++)
+            ;
+        const int64_t left = store->run_bytes - i * each, bytes = left < n * each ? left : n * each;
+        uint8_t *kept = pages_at(store->pages, page[i]), *own = run + i * each;
+        good = device_copy(out ? own : kept, out ? kept : own, bytes);
+    }
+    return good;
 }
 
 bool store_copy_out(const struct store *store, const struct cache_state *state, void *tail, void *run)
 {
     const struct pages *pages = store->pages;
-    bool good = device_copy(tail, pages_at(pages, state->page[state->shared]), pages->page_bytes);
-    for (uint32_t i = 0; good && i < store->run_pages; i++)
-        good = device_copy((uint8_t *)run + i * pages->page_bytes, pages_at(pages, state->page[state->shared + 1 + i]),
-                           run_part(store, i));
-    return good;
+    return device_copy(tail, pages_at(pages, state->page[state->shared]), pages->page_bytes) &&
+           copy_run(store, state, run, true);
 }
 
 static bool copy_in(const struct store *store, const struct cache_state *state, const struct cache_source *source)
@@ -223,10 +230,7 @@ static bool copy_in(const struct store *store, const struct cache_state *state, 
     if (state->page[state->shared] != source->table[state->shared])
         good = device_copy(pages_at(pages, state->page[state->shared]), pages_at(pages, source->table[state->shared]),
                            pages->page_bytes);
-    for (uint32_t i = 0; good && i < store->run_pages; i++)
-        good = device_copy(pages_at(pages, state->page[state->shared + 1 + i]), source->run + i * pages->page_bytes,
-                           run_part(store, i));
-    return good;
+    return good && copy_run(store, state, source->run, false);
 }
 
 // Pages that states would hold more of with a state of these shared pages.
@@ -236,6 +240,12 @@ static uint32_t more_pages(const struct store *store, const uint32_t *table, uin
     for (uint32_t i = 0; i < shared; i++)
         more += store->pages->states[table[i]] == 0;
     return more;
+}
+
+static int by_number(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
 }
 
 // A state whose pages are claimed and hold nothing yet; NULL when there is no room.
@@ -266,8 +276,10 @@ static struct cache_state *claim(struct store *store, const struct cache_source 
         pages_keep(pages, source->table[shared]);
     }
 #endif
+    const uint32_t first = s->page_count;
     while (s->page_count < shared + own && pages_claim_kept(pages, &s->page[s->page_count]))
         s->page_count++;
+    qsort(s->page + first, s->page_count - first, sizeof s->page[0], by_number); // neighbours are copied at once
     return s;
 }
 
