@@ -29,7 +29,9 @@ struct wide_plan {
     wide_rows x;
     int32_t take, aligned; // bits of parts; of parts whose y takes 16 bytes at a time
     int32_t slices, early; // of k; whether weights are asked for before the rows are there
-    float *sums;           // of blocks of APART_GROUPS warpgroups: [slices][rows][width], which another launch adds
+    int32_t before,
+        beside;  // whether the next launch reads the same rows and may run beside this one; whether this is such a one
+    float *sums; // of blocks of APART_GROUPS warpgroups: [slices][rows][width], which another launch adds
     int32_t rows, width;
 };
 enum { APART_GROUPS = 3 };
@@ -159,19 +161,21 @@ __device__ __forceinline__ void linear_wide_multiply(const struct linear_args &a
     }
 }
 
-// Blocks that share a tile of rows and outputs are neighbours along x: a slice of k each.
-template <class CODE, int NT, int PARTS, int GROUPS>
+// Blocks that share a tile of rows and outputs are neighbours along x: a slice of k each. A launch beside the one before needs no wait
+// to read rows, since that one let it begin only behind its own wait; it waits before it ends.
+template <class CODE, int NT, int PARTS, int GROUPS, int SHARE>
 __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
     linear_wide_kernel(const __grid_constant__ struct linear_args a, const __grid_constant__ wide_plan plan)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    typedef wide_shape<CODE, NT, PARTS, GROUPS, SHARE> SHAPE;
     SHARED_ROOM(memory);
     const int warp = threadIdx.x >> 5, slice = blockIdx.x % plan.slices, first = blockIdx.x / plan.slices * SHAPE::ROWS;
     int rows = 0, early = 0;
     wide_tile<SHAPE> tile;
     wide_sources<SHAPE> weights;
     wide_copier<SHAPE> copier;
-    pdl_trigger();
+    if (!plan.before)
+        pdl_trigger();
     wide_open<SHAPE>(&tile, memory, plan.x, slice, plan.slices);
     if (warp >= SHAPE::WARPS) {
         copier.find(tile);
@@ -183,11 +187,15 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         tile.slot = 0;
         tile.parity = 0;
     }
-    pdl_wait();
+    if (!plan.beside)
+        pdl_wait();
+    if (plan.before)
+        pdl_trigger();
     rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
     __syncthreads();
     if (rows <= 0) { // so do all blocks of the cluster
         copy_wait<0>();
+        pdl_wait();
         return;
     }
     if (warp >= SHAPE::WARPS) {
@@ -201,18 +209,19 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         registers_more<SHAPE::REGISTERS>();
         linear_wide_multiply<SHAPE>(a, plan, tile, slice, first, rows);
     }
+    pdl_wait();
 }
 
-enum { LEAST_ROWS = 32, FEW_ROWS = 128 };
+enum { LEAST_ROWS = 32, SOME_ROWS = 64, FEW_ROWS = 128 };
 
-template <class CODE, int NT, int PARTS, int GROUPS>
+template <class CODE, int NT, int PARTS, int GROUPS, int SHARE = wide_share<NT, GROUPS>::USUAL>
 static cudaError_t wide_launch(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan, int pairs,
                                int64_t rows)
 {
-    typedef wide_shape<CODE, NT, PARTS, GROUPS> SHAPE;
+    typedef wide_shape<CODE, NT, PARTS, GROUPS, SHARE> SHAPE;
     const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS * plan.slices),
                     (pairs + SHAPE::WARPS - 1) / SHAPE::WARPS);
-    auto kernel = linear_wide_kernel<CODE, NT, PARTS, GROUPS>;
+    auto kernel = linear_wide_kernel<CODE, NT, PARTS, GROUPS, SHARE>;
     return launch_cluster(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, (unsigned)plan.slices, kernel,
                           *args, plan);
 }
@@ -237,21 +246,28 @@ static cudaError_t wide_launch_apart(cudaStream_t stream, const struct linear_ar
     plan.width = pairs * 32;
     const int64_t fours = rows * (plan.width / 4);
     const cudaError_t error = launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES,
-                                     linear_wide_kernel<CODE, 8, 2, APART_GROUPS>, *args, plan);
+                                     linear_wide_kernel<CODE, 8, 2, APART_GROUPS, 1>, *args, plan);
     if (error != cudaSuccess)
         return error;
     return launch(stream, dim3((unsigned int)((fours + 255) / 256)), dim3(256), 0,
                   linear_wide_sum_kernel<wide_code<CODE>::HALF>, *args, plan);
 }
 
+// Blocks of a launch.
+static int64_t wide_blocks(int64_t rows, int tile, int pairs, const wide_plan &plan)
+{
+    return (rows + tile - 1) / tile * ((pairs + 3) / 4) * plan.slices;
+}
+
 // Matrices of few outputs take few blocks of one warpgroup, and rows in two parts; where larger blocks fill the card, those, which bring
-// rows and weights half as often. A launch for few rows has fewer blocks than there are multiprocessors: narrow tiles of outputs, and
-// for the least rows, which leave room for it, most stages on their way.
+// rows and weights half as often. A launch for few rows mostly has no more blocks than there are multiprocessors: narrow tiles of outputs,
+// and, since a block then waits for its copies, most stages on their way; tiles of few rows leave more room for them.
 template <class CODE>
 static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_args *args, const wide_plan &plan,
                                     int pairs, int64_t rows, int parts)
 {
     if constexpr (wide_code<CODE>::AVAILABLE) {
+        const int64_t room = rows <= FEW_ROWS ? multiprocessors() : 0;
         if (rows <= LEAST_ROWS)
             return parts == 2 ? wide_launch<CODE, 4, 2, 1>(stream, args, plan, pairs, rows)
                               : wide_launch<CODE, 4, 1, 1>(stream, args, plan, pairs, rows);
@@ -262,7 +278,11 @@ static cudaError_t wide_launch_code(cudaStream_t stream, const struct linear_arg
         if (parts == 2 && rows > FEW_ROWS && pairs > 4 && large >= multiprocessors())
             return wide_launch<CODE, NT, 2, 2>(stream, args, plan, pairs, rows);
         if (parts == 2)
-            return wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
+            return wide_blocks(rows, 32, pairs, plan) <= room
+                       ? wide_launch<CODE, 4, 2, 1>(stream, args, plan, pairs, rows)
+                       : wide_launch<CODE, 8, 2, 1>(stream, args, plan, pairs, rows);
+        if (rows <= SOME_ROWS && wide_blocks(rows, 64, pairs, plan) <= room)
+            return wide_launch<CODE, 8, 1, 1, 1>(stream, args, plan, pairs, rows);
         if (rows <= FEW_ROWS)
             return wide_launch<CODE, NT, 1, 1>(stream, args, plan, pairs, rows);
         return wide_launch<CODE, NT, 1, 2>(stream, args, plan, pairs, rows);
@@ -296,7 +316,7 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
     plan.x = linear_wide_rows(args, capacity, parts);
     // Of more rows, blocks wait for each other's places, and the first stage would wait for all that was asked for.
     plan.early = rows <= FEW_ROWS;
-    bool second = false;
+    bool second = false, beside = false;
     for (int i = 0; i < args->parts; i++) {
         second = second || (parts >> i & 1 && prompt_parts(&args->part[i].w) == 2);
         if ((uintptr_t)args->part[i].y % 16 == 0 && args->part[i].ldy % 4 == 0)
@@ -323,6 +343,9 @@ cudaError_t linear_wide(cudaStream_t stream, const struct linear_args *args, int
         if (form != prepared && !there)
             error = wide_prepare(stream, args->pass, multiple, args->x, args->ldx, args->k, rows, wide_half(w),
                                  second ? 2 : 1, false, plan.x, glu);
+        plan.beside = beside && (form == prepared || there);
+        beside = plan.before =
+            plan.early && parts; // another launch comes; of few rows none of them leaves sums to one more
         prepared = form;
         if (error == cudaSuccess && tall && tall_pays(rows, pairs / 4, plan.slices))
             error = linear_tall(stream, args, plan.x, plan.take, plan.aligned, plan.slices, rows);

@@ -128,10 +128,12 @@ struct wide_form {
     static constexpr int BYTES = 1024 + STAGES * (STAGE + 16);
 };
 
-// Those of linear.
-template <class CODE, int NT, int PARTS, int GROUPS>
-struct wide_shape : wide_form<CODE, NT, PARTS, GROUPS, 1, GROUPS == 1 && (NT > 4) ? 2 : 1,
-                              (GROUPS == 1 && (NT > 4) ? 108 : 220) * 1024, 40> {
+// Those of linear. SHARE: blocks that share a multiprocessor; one alone has twice the stages on their way.
+template <int NT, int GROUPS> struct wide_share {
+    static constexpr int USUAL = GROUPS == 1 && NT > 4 ? 2 : 1;
+};
+template <class CODE, int NT, int PARTS, int GROUPS, int SHARE = wide_share<NT, GROUPS>::USUAL>
+struct wide_shape : wide_form<CODE, NT, PARTS, GROUPS, 1, SHARE, (SHARE == 2 ? 108 : 220) * 1024, 40> {
 };
 
 // What a block's threads know of the tile.
