@@ -8,7 +8,9 @@
 #include "kernels/cuda/conv.cuh"
 #include "kernels/cuda/launch.cuh"
 
-enum { CONV_THREADS = 128, CONV_TILE = 64, CONV_STEP = 8 };
+// Rows of a tile: many, or, of one lane's few rows, which would leave most of the card without work, no more than it takes to have all
+// older inputs in the pass.
+enum { CONV_THREADS = 128, CONV_TILE = 64, CONV_TILE_FEW = 8, CONV_FEW_ROWS = 1024, CONV_STEP = 8 };
 
 // One thread's columns. Row t < 0 of the lane's inputs is row t + depth + fold of history and saved rows laid end to end.
 struct conv_column {
@@ -75,12 +77,13 @@ DEVICE void conv_rows_any(const struct conv_args *a, const struct conv_column *c
     }
 }
 
-// TAPS 0: any shape.
-template <int TAPS, int DILATION>
+// TAPS 0: any shape, one tile.
+template <int TAPS, int DILATION, int TILE>
 __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(const __grid_constant__ struct conv_args a)
 {
+    static_assert(TILE >= DILATION * (TAPS - 1), "a tile's history is in the one before");
     const int32_t j = (int32_t)(blockIdx.x * CONV_THREADS + threadIdx.x), l = (int32_t)blockIdx.z;
-    const int32_t first = (int32_t)blockIdx.y * CONV_TILE;
+    const int32_t first = (int32_t)blockIdx.y * TILE;
     float w[TAPS ? TAPS : 1] = {}, bias = 0;
     if (j < a.channels) {
 #pragma unroll
@@ -102,20 +105,29 @@ __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(const __grid_constan
     c.rows = a.pass->lane_rows[l];
     c.fold = lane->fold;
     if constexpr (TAPS > 0)
-        conv_rows<TAPS, DILATION>(&a, &c, w, bias, first, c.rows < first + CONV_TILE ? c.rows : first + CONV_TILE);
+        conv_rows<TAPS, DILATION>(&a, &c, w, bias, first, c.rows < first + TILE ? c.rows : first + TILE);
     else
         conv_rows_any(&a, &c, j, bias);
     if (first == 0)
         conv_finish(&a, &c, depth);
 }
 
+template <int DILATION> static cudaError_t conv_launch(cudaStream_t stream, const struct conv_args *a, int rows)
+{
+    constexpr int FEW = DILATION * CONV_TILE_FEW;
+    const unsigned blocks = blocks_for(a->channels, CONV_THREADS), lanes = (unsigned)a->lanes.count;
+    if (lanes == 1 && rows <= CONV_FEW_ROWS)
+        return launch(stream, dim3(blocks, blocks_for(rows, FEW)), CONV_THREADS, 0, conv_kernel<4, DILATION, FEW>, *a);
+    return launch(stream, dim3(blocks, blocks_for(rows, CONV_TILE), lanes), CONV_THREADS, 0,
+                  conv_kernel<4, DILATION, CONV_TILE>, *a);
+}
+
 extern "C" cudaError_t cuda_conv(cudaStream_t stream, const struct conv_args *a, int rows)
 {
-    const unsigned blocks = blocks_for(a->channels, CONV_THREADS), lanes = (unsigned)a->lanes.count;
-    const dim3 grid(blocks, blocks_for(rows, CONV_TILE), lanes);
     if (a->taps == 4 && a->dilation == 1)
-        return launch(stream, grid, CONV_THREADS, 0, conv_kernel<4, 1>, *a);
+        return conv_launch<1>(stream, a, rows);
     if (a->taps == 4 && a->dilation == 3)
-        return launch(stream, grid, CONV_THREADS, 0, conv_kernel<4, 3>, *a);
-    return launch(stream, dim3(blocks, 1, lanes), CONV_THREADS, 0, conv_kernel<0, 1>, *a);
+        return conv_launch<3>(stream, a, rows);
+    return launch(stream, dim3(blocks_for(a->channels, CONV_THREADS), 1, (unsigned)a->lanes.count), CONV_THREADS, 0,
+                  conv_kernel<0, 1, CONV_TILE>, *a);
 }
