@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The choice of blocks of prompt rows (others: index.cu): a block of four neighbouring rows, whose scores are one product of 16x8x16 with
-// the pooled rows, straight from memory to fragments; then a warp a row chooses.
+// the pooled rows, straight from memory to fragments, by all warps; then a warp a row chooses.
 //
 // A row of the product is one of four heads of one of four rows; queries are three bf16 parts, so that products are exact. A row's blocks are
 // taken in ranges: each adds its scores behind those that were chosen so far, and the best of both are kept.
@@ -17,8 +17,9 @@
 #include "kernels/cuda/launch.cuh"
 
 enum {
-    CHOOSE_ROWS = 4, // of a block; a warp each
-    CHOOSE_THREADS = CHOOSE_ROWS * WARP,
+    CHOOSE_ROWS = 4,       // of a block; a warp each chooses
+    CHOOSE_WARPS = 4,      // that make scores,
+    CHOOSE_WARPS_FEW = 12, // or of rows so few that a block has a multiprocessor for itself
     CHOOSE_HEADS = 4,
     CHOOSE_PARTS = 3,
     CHOOSE_TILES = 2, // products of eight pooled rows that a warp makes at a time
@@ -80,7 +81,7 @@ DEVICE struct choose_run choose_run_of(const struct index_select_args *a, int32_
 template <int DIM>
 DEVICE void choose_queries(const struct index_select_args *a, struct choose_space<DIM> *s, int32_t first, int32_t rows)
 {
-    for (int32_t n = (int32_t)threadIdx.x; n < DIM / 16 * WARP * 4; n += CHOOSE_THREADS) {
+    for (int32_t n = (int32_t)threadIdx.x; n < DIM / 16 * WARP * 4; n += (int32_t)blockDim.x) {
         const int32_t i = n % 4, lane = n / 4 % WARP, step = n / (4 * WARP);
         const int32_t r = first + lane / 8, h = lane / 4 % 2 + i % 2 * 2;
         const int32_t d = step / 2 * 32 + lane % 4 * 8 + step % 2 * 4 + i / 2 * 2;
@@ -147,12 +148,12 @@ DEVICE void choose_products(const struct choose_space<DIM> *s, const uint4 (*key
     }
 }
 
-// Scores of `count` blocks from `base` on. place: where the lane's row has those of its own ones, `own` of them.
-template <int DIM>
+// Scores of `count` blocks from `base` on, by WARPS warps. place: where the lane's row has those of its own ones, `own` of them.
+template <int DIM, int WARPS>
 DEVICE void choose_scores(const struct index_select_args *a, const struct choose_space<DIM> *s,
                           const struct choose_run &run, int32_t base, int32_t count, float *place, int32_t own)
 {
-    constexpr int STEP = CHOOSE_ROWS * CHOOSE_KEYS;
+    constexpr int STEP = WARPS * CHOOSE_KEYS;
     const int32_t lane = threadIdx.x % WARP, column = lane % 4 * 2 + lane / 4 % 2;
     uint4 key[2][CHOOSE_TILES][DIM / 32];
     auto take = [&](int32_t at, const uint4(*rows)[DIM / 32]) {
@@ -271,8 +272,9 @@ DEVICE void choose_best(const struct index_select_args *a, struct choose_row *ro
     choose_write(row, total, base, equal, last ? a->blocks + (int64_t)r * a->keep : NULL);
 }
 
-template <int DIM>
-__global__ void __launch_bounds__(CHOOSE_THREADS, 3) choose_kernel(const __grid_constant__ struct index_select_args a)
+template <int DIM, int WARPS>
+__global__ void __launch_bounds__(WARPS *WARP, WARPS == CHOOSE_WARPS ? 3 : 1)
+    choose_kernel(const __grid_constant__ struct index_select_args a)
 {
     SHARED_BYTES(space);
     struct choose_space<DIM> *s = reinterpret_cast<struct choose_space<DIM> *>(space);
@@ -292,13 +294,13 @@ __global__ void __launch_bounds__(CHOOSE_THREADS, 3) choose_kernel(const __grid_
         const struct choose_run run = choose_run_of(&a, from, end);
         const int32_t scored = first + (int32_t)(threadIdx.x % WARP) / 8,
                       r = first + warp; // rows of the lane, of the warp
-        const int32_t n = r >= run.from && r < run.to ? choose_blocks(&a, r) : 0,
+        const int32_t n = warp < CHOOSE_ROWS && r >= run.from && r < run.to ? choose_blocks(&a, r) : 0,
                       other = scored >= run.from && scored < run.to ? choose_blocks(&a, scored) : 0;
         struct choose_row row = {scores + warp * (room + CHOOSE_PAD), ids + warp * a.keep, 0, 0};
         for (int32_t base = 0; base < run.most; base += CHOOSE_RANGE) {
             const int32_t left = run.most - base, count = left < CHOOSE_RANGE ? left : CHOOSE_RANGE;
             float *place = scores + (scored - first) * (room + CHOOSE_PAD) + (base > 0 ? a.keep : 0);
-            choose_scores<DIM>(&a, s, run, base, count, place, other - base < count ? other - base : count);
+            choose_scores<DIM, WARPS>(&a, s, run, base, count, place, other - base < count ? other - base : count);
             __syncthreads();
             if (n > base)
                 choose_best(&a, &row, r, base, n - base < count ? n - base : count, n - base <= CHOOSE_RANGE);
@@ -327,7 +329,11 @@ static inline bool choose_fits(const struct index_select_args *a)
 
 template <int DIM> static cudaError_t choose_launch(cudaStream_t stream, const struct index_select_args *a, int rows)
 {
-    return launch(stream, blocks_for(rows, CHOOSE_ROWS), CHOOSE_THREADS, choose_bytes<DIM>(a), choose_kernel<DIM>, *a);
+    const unsigned blocks = blocks_for(rows, CHOOSE_ROWS);
+    if (blocks <= (unsigned)multiprocessors())
+        return launch(stream, blocks, CHOOSE_WARPS_FEW * WARP, choose_bytes<DIM>(a),
+                      choose_kernel<DIM, CHOOSE_WARPS_FEW>, *a);
+    return launch(stream, blocks, CHOOSE_WARPS * WARP, choose_bytes<DIM>(a), choose_kernel<DIM, CHOOSE_WARPS>, *a);
 }
 
 #endif
