@@ -70,16 +70,22 @@ struct theatre {
 
 static const float *script[PLAYERS]; // [STEPS][inputs] of each lane
 
-// One pass over the lanes that `take_part` names; accepted rows go to `result`.
+// One pass over the lanes that have rows; accepted rows go to `result`. A lane alone is the only one of its pass, as in a prompt's.
 static void play_pass(const struct subject *s, const struct theatre *t, bool device, const int *rows,
                       const int *accepted, int direct, int capacity, float *const *result)
 {
+    const bool solo = rows[0] == 0 || rows[1] == 0;
+    struct lane_set lanes = t->lanes;
+    if (solo) {
+        lanes.count = 1;
+        lanes.lane[0] = t->lane[rows[0] == 0];
+    }
     pass_clear(t->pass);
     for (int l = 0; l < PLAYERS; l++) {
         if (rows[l] == 0)
             continue;
         const int32_t at = t->pass->rows, done = t->lane[l]->length;
-        pass_add(t->pass, l, done, rows[l]);
+        pass_add(t->pass, solo ? 0 : l, done, rows[l]);
         for (int i = 0; i < rows[l]; i++)
             for (int j = 0; j < s->inputs; j++)
                 t->in[(at + i) * s->inputs + j] =
@@ -93,13 +99,13 @@ static void play_pass(const struct subject *s, const struct theatre *t, bool dev
         for (int l = 0; l < PLAYERS; l++)
             push(t->lane[l], sizeof *t->lane[l]);
     }
-    s->run(s, device, t->pass, &t->lanes, t->in, t->out, direct, capacity ? capacity : (int)n);
+    s->run(s, device, t->pass, &lanes, t->in, t->out, direct, capacity ? capacity : (int)n);
     if (device)
         out = pull(t->out, n * s->outputs);
     for (int l = 0; l < PLAYERS; l++)
         for (int i = 0; i < accepted[l] && rows[l]; i++)
-            memcpy(result[l] + (t->lane[l]->length + i) * s->outputs, out + (t->pass->lane_first[l] + i) * s->outputs,
-                   4 * (size_t)s->outputs);
+            memcpy(result[l] + (t->lane[l]->length + i) * s->outputs,
+                   out + (t->pass->lane_first[solo ? 0 : l] + i) * s->outputs, 4 * (size_t)s->outputs);
     for (int l = 0; l < PLAYERS; l++)
         if (rows[l]) {
             t->lane[l]->length += accepted[l];

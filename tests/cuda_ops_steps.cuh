@@ -62,7 +62,8 @@ static bool step_same_by(step_launcher step, const struct residual_ops &ops, boo
     n.eps = break_it ? 1.0f : n.eps;
     const void *const residual = ops.plain ? (const void *)&plain : &i;
     const void *const all[] = {&s, residual, &n};
-    rig_check(step(0, with_sum ? all : all + 1, CAPACITY), "a residual's step");
+    // A launch for one row may go another way than one with room for many.
+    rig_check(step(0, with_sum ? all : all + 1, rows == 1 ? 1 : CAPACITY), "a residual's step");
     rig_check(cudaDeviceSynchronize(), "step");
     const bool equal = same(pull((uint8_t *)ops.inject.r, bytes), streams, bytes) &&
                        (!with_norm || same(pull((uint8_t *)ops.norm.y, bytes), normed, bytes));
