@@ -3,7 +3,7 @@
 // Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets
 // that the L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode,
 // prompt (both classes without), few: the products of prompts of few rows, with 512 and 2,048 beside, experts: those of
-// prompts, dense: the products of a dense model's prompts, or long: decode rows of long k (WINDOW_MOST in the environment: bytes of x
+// prompts, dense: the products of a dense model's prompts, or long: decode rows of long k (WINDOW_MOST in the environment: blocks of x
 // from which on it comes with the stages).
 
 #ifndef CUDA_MATRIX_BENCH_H

@@ -25,15 +25,15 @@ template <class DO> static void linear_kernel(const struct linear_args *a, int f
         with_two_kernel(first, other, form, do_it);
 }
 
-// Takes the rows of a staged launch apart.
+// Takes the rows of a launch apart.
 static cudaError_t linear_split(cudaStream_t stream, const struct linear_args *args, const linear_plan &plan)
 {
-    const struct split_rows split = {args->x,           plan.step.up,   args->ldx,
-                                     plan.step.ld_up,   args->k,        plan.capacity,
-                                     plan.room.aligned, plan.room.form, (uint8_t *)args->scratch + plan.rows_at};
+    const struct split_rows split = {
+        args->x,       plan.step.up,      args->ldx,      plan.step.ld_up, args->k,
+        plan.capacity, plan.room.aligned, plan.room.form, plan.staged,     (uint8_t *)args->scratch + plan.rows_at};
     const unsigned warps = SPLIT_THREADS / 32, blocks = ((unsigned)args->k + 31) / 32;
     return launch(stream, dim3((blocks + warps - 1) / warps, (unsigned)plan.tiles), dim3(SPLIT_THREADS), 0,
-                  staged_split_kernel, split);
+                  split_kernel, split);
 }
 
 static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
@@ -59,7 +59,7 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     auto fixed = table ? linear_find(table, linear_shape_of(args, step), plan) : NULL;
     if (plan.step.before.residual && !fixed)
         return cudaErrorNotSupported;
-    const cudaError_t error = plan.staged ? linear_split(stream, args, plan) : cudaSuccess;
+    const cudaError_t error = plan.apart ? linear_split(stream, args, plan) : cudaSuccess;
     if (error != cudaSuccess)
         return error;
     return launch_cluster(stream, dim3(plan.blocks + plan.step.rows), dim3(BLOCK_THREADS), shared,

@@ -38,12 +38,12 @@ static inline int shared_most(void)
     return bytes;
 }
 
-// What planning asks of a card. window: bytes of the longest window of x that launches of eight rows have; longer ones are staged.
+// What planning asks of a card. window: blocks of k of the longest window of x that launches of eight rows have; longer ones are staged.
 struct card_room {
     int32_t multiprocessors, shared, window;
 };
 
-enum { WINDOW_MOST = 100 * 1024 };
+enum { WINDOW_MOST = 100 };
 
 // Tests have shorter ones.
 inline int32_t window_most = WINDOW_MOST;

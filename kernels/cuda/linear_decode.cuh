@@ -58,6 +58,7 @@ template <class SHAPE> __device__ __forceinline__ decltype(auto) linear_plan_her
         plan.blocks = made.blocks;
         plan.capacity = SHAPE::ROWS == 1 ? 1 : given.capacity;
         plan.tiles = SHAPE::TILES ? given.tiles : 1;
+        plan.apart = made.apart;
         plan.staged = made.staged;
         plan.rows_at = given.rows_at;
         plan.cluster = SHAPE::TILES ? made.cluster && given.cluster : made.cluster;
@@ -228,6 +229,13 @@ __device__ __forceinline__ sum_barriers *linear_sums(unsigned char *memory)
     return (sum_barriers *)(memory + sizeof(ring_barriers));
 }
 
+// A tile's rows that were taken apart.
+__device__ __forceinline__ const uint8_t *linear_apart_at(const struct linear_args &a, const linear_plan &plan, int k,
+                                                          int tile)
+{
+    return (const uint8_t *)a.scratch + plan.rows_at + (int64_t)tile * ((k + 31) / 32) * x_blocks(plan.room.form.kinds);
+}
+
 // A warp that puts stages with x in them.
 template <class SHAPE>
 __device__ __forceinline__ void linear_put_staged(const struct linear_args &a, const linear_plan &plan,
@@ -236,15 +244,14 @@ __device__ __forceinline__ void linear_put_staged(const struct linear_args &a, c
     const int lane = threadIdx.x & 31, slots = plan.room.slots;
     staged_putter putter = {0, ((int)threadIdx.x - TAKERS) >> 5, slots < STAGED_PUTTERS ? slots : STAGED_PUTTERS,
                             false};
-    const int x_block = staged_block(plan.room.form.kinds);
-    const int64_t tile_bytes = (int64_t)((linear_k<SHAPE>(a) + 31) / 32) * x_block;
+    const int block = x_blocks(plan.room.form.kinds);
     int tiles = 1;
     for (int tile = 0; tile < tiles; tile++) {
-        const uint8_t *x = (const uint8_t *)a.scratch + plan.rows_at + tile * tile_bytes;
+        const uint8_t *x = linear_apart_at(a, plan, linear_k<SHAPE>(a), tile);
         for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks) {
             const linear_unit u = unit_at<SHAPE>(a, plan, given, unit);
             staged_put(ring, linear_piece_at<SHAPE>(given, u.part).source, 2 * u.first, 2 * plan.pairs, u.from, u.to, x,
-                       x_block, &putter, lane);
+                       block, &putter, lane);
         }
         if (tile == 0 && plan.tiles > 1) {
             staged_wait(&putter);
@@ -361,7 +368,8 @@ __device__ __forceinline__ row_source_tile linear_tile(const struct linear_args 
             linear_before<SHAPE>() ? &plan.step.before : NULL,
             (float *)(memory + ROOM_FIXED), // sums are made later
             &((ring_barriers *)memory)->rows_free,
-            live};
+            live,
+            plan.apart ? linear_apart_at(a, plan, k, first / TILE_ROWS) : NULL};
 }
 
 // How many blocks of a launch have read its residual, for each warp that adds to it; zero between launches.

@@ -42,8 +42,9 @@ struct linear_plan {
     int32_t units, tiles;          // tiles of TILE_ROWS rows that the capacity has
     int32_t blocks;                // that have units
     int32_t cluster;               // slices of a group are a cluster
-    int32_t staged;                // x comes with the weights' stages (staged.cuh)
-    int64_t rows_at;               // staged: bytes in scratch before the rows that were taken apart
+    int32_t apart;                 // rows are taken apart before (eight.cuh)
+    int32_t staged;                // and x comes with the weights' stages
+    int64_t rows_at;               // bytes in scratch before the rows that were taken apart
     linear_piece part[LINEAR_PARTS];
 };
 
@@ -115,12 +116,12 @@ static constexpr bool linear_stages(linear_plan *plan, const card_room &card, co
 {
     const x_form form = plan->room.form;
     const int used = ROOM_FIXED + sums_bytes(TILE_ROWS, 2) + window_bytes(form, TILE_ROWS, 0), panels = 2 * plan->pairs,
-              x_block = staged_block(form.kinds), turns = (plan->units + plan->blocks - 1) / plan->blocks;
+              x_all = x_blocks(form.kinds), turns = (plan->units + plan->blocks - 1) / plan->blocks;
     int most = 0, grain = 1; // bytes of a block of k; blocks of a warp side by side
     for (int i = 0; i < a->parts; i++) {
         const struct weight *w = &a->part[i].w;
         grain = weight_grain(w) > grain ? weight_grain(w) : grain;
-        const int bytes = panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + x_block;
+        const int bytes = panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + x_all;
         most = bytes > most ? bytes : most;
     }
     const int warps = plan->splits * grain, each = (blocks / plan->slices + warps - 1) / warps;
@@ -144,19 +145,22 @@ static constexpr bool linear_stages(linear_plan *plan, const card_room &card, co
     return false;
 }
 
-// Whether x comes with the stages: eight rows, whose window would leave the weights little room. partial: floats of scratch that
-// are taken.
-static constexpr bool linear_staged(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
-                                    int64_t rows, int64_t partial, size_t *shared)
+// Whether there is room for eight rows taken apart, behind `partial` floats of scratch.
+static constexpr bool linear_apart(linear_plan *plan, const card_room &card, int k, int blocks, int64_t rows,
+                                   int64_t partial)
 {
-    const int64_t apart = (int64_t)plan->tiles * blocks * staged_block(plan->room.form.kinds),
-                  room = 10 * ((rows + 15) / 16 * 16) * ((a->k + 127) / 128 * 128); // linear_scratch_bytes()
+    const int64_t bytes = (int64_t)plan->tiles * blocks * x_blocks(plan->room.form.kinds),
+                  room = 10 * ((rows + 15) / 16 * 16) * ((k + 127) / 128 * 128); // linear_scratch_bytes()
     plan->rows_at = (partial * 4 + 15) / 16 * 16;
-    plan->staged = tile_rows_for(card, rows) == TILE_ROWS &&
-                   window_bytes(plan->room.form, TILE_ROWS, linear_slice_most(blocks, plan->slices)) > card.window &&
-                   plan->rows_at + apart <= room && 2 * plan->pairs <= STAGED_PANELS &&
-                   linear_stages(plan, card, a, blocks, shared);
-    return plan->staged;
+    return tile_rows_for(card, rows) == TILE_ROWS && plan->rows_at + bytes <= room;
+}
+
+// Whether x, which is taken apart before, comes with the stages: a window would leave the weights little room.
+static constexpr bool linear_staged(linear_plan *plan, const card_room &card, const struct linear_args *a, int blocks,
+                                    size_t *shared)
+{
+    return linear_slice_most(blocks, plan->slices) > card.window && 2 * plan->pairs <= STAGED_PANELS &&
+           linear_stages(plan, card, a, blocks, shared);
 }
 
 // The sources of the parts, and where a block's memory goes: stages as long as leaves place for enough of them.
@@ -219,8 +223,12 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     if (counter > COUNTERS)
         plan.units = 0;
     plan.blocks = plan.units < card.multiprocessors ? plan.units : card.multiprocessors;
-    if (!linear_staged(&plan, card, a, blocks, rows, partial, shared))
+    plan.apart = linear_apart(&plan, card, a->k, blocks, rows, partial);
+    plan.staged = plan.apart && linear_staged(&plan, card, a, blocks, shared);
+    if (!plan.staged) { // short windows are as soon filled from the rows themselves
+        plan.apart = plan.apart && linear_slice_most(blocks, plan.slices) > WARPS;
         linear_room(&plan, card, a, blocks, rows, shared);
+    }
     if (plan.step.rows && *shared < sizeof(route_space))
         *shared = sizeof(route_space);
     return plan;
@@ -321,7 +329,7 @@ static inline bool linear_plan_is(const linear_plan &plan, const linear_plan &fi
 {
     bool same = room_plan_same(plan.room, fixed.room) && plan.splits == fixed.splits && plan.slices == fixed.slices &&
                 plan.pairs == fixed.pairs && plan.units == fixed.units && plan.blocks == fixed.blocks &&
-                plan.step.dim == fixed.step.dim && plan.staged == fixed.staged &&
+                plan.step.dim == fixed.step.dim && plan.apart == fixed.apart && plan.staged == fixed.staged &&
                 (plan.tiles > 1 ? 1 << fixed.room.shift == TILE_ROWS : plan.cluster == fixed.cluster);
     for (int i = 0; i < parts; i++)
         same = same && stage_source_same(plan.part[i].source, fixed.part[i].source) &&

@@ -68,7 +68,7 @@ struct stage_source {
     int32_t data_bytes, scale_bytes, shift; // of a block; of a group of 1 << shift blocks
     int32_t blocks, step, scale_at;         // of k; of a stage; where scales lie in a slot
     int32_t stride;                         // panels from a pair of a unit to the next
-    int32_t x_at;                           // where x lies in a slot (staged.cuh)
+    int32_t x_at;                           // where x lies in a slot (eight.cuh)
     int32_t grain;                          // neighbouring blocks of a warp
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Decode-class products: a warp's part of a pair of panels with at most TILE_ROWS rows.
+// Decode-class products: a warp's part of a pair of panels with at most four rows; eight.cuh has those of up to eight.
 //
 // Rows of x are held in shared memory of the block as the launch's encodings need them (x_form.cuh): two bf16 parts (16 significant
 // bits), halves or digits, of each row and block of 32 k the high ones, then the low ones. They come as they are, through the copy engine
@@ -18,10 +18,7 @@
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/vec.cuh"
 
-enum {
-    TILE_ROWS = 8,
-    RESIDUAL_MOST = 4096, // numbers of a residual_row: two vectors a taker
-};
+enum { RESIDUAL_MOST = 4096 }; // numbers of a residual_row: two vectors a taker
 
 // A row that is made of two others before it is multiplied: norm(residual + added) * weight, of k numbers in whole blocks; residual + added
 // takes the residual's place and the normed row is stored too, where the pass has rows.
@@ -46,6 +43,7 @@ struct row_source_tile {
     float *space;                      // 32 floats for that
     uint64_t *read;                    // its barrier: the warps have read it
     int32_t live;                      // rows of the pass
+    const uint8_t *apart;              // eight.cuh: NULL, or the tile as it was taken apart before
 };
 
 // What a block holds of x in shared memory: blocks from .. to - 1 of k, of 1 << shift rows; it has place for `capacity` blocks.
@@ -325,7 +323,7 @@ struct share {
     int32_t step, scale_at, shift; // of w, see stage_source
     int32_t splits, own, part, lane;
     float *sums;   // of the unit, for this warp: [32][rows]
-    int32_t x_at;  // staged.cuh: where x lies in a slot
+    int32_t x_at;  // eight.cuh: where x lies in a slot
     int32_t grain; // of w, see stage_source
     x_window x;
     row_source_tile tile;
@@ -341,30 +339,34 @@ template <class CODE> __device__ __forceinline__ const uint8_t *share_apart(cons
                        : s->w->scale;
 }
 
-// Fills the window where a stage of n blocks from b on is not in it as KIND.
-template <int KIND, bool BEFORE> __device__ __forceinline__ void share_window(share *s, int b, int n)
+// Whether a stage of n blocks from b on is in the window as KIND; if not, where the window is to end, and nobody reads it any more.
+template <int KIND> __device__ __forceinline__ bool window_has(const share *s, int b, int n, int *to)
 {
     if (b >= s->x.from && b + n <= s->x.to && (s->x.form.kinds == KIND || s->x.kind == KIND))
-        return;
+        return true;
+    *to = s->to - b < s->x.capacity ? s->to : b + s->x.capacity;
     stage_written();
     some_wait(TAKERS);
-    window_fill<KIND, BEFORE>(&s->x, s->tile, b, s->to - b < s->x.capacity ? s->to : b + s->x.capacity);
+    return false;
+}
+
+template <int KIND, bool BEFORE> __device__ __forceinline__ void share_window(share *s, int b, int n)
+{
+    int to;
+    if (!window_has<KIND>(s, b, n, &to))
+        window_fill<KIND, BEFORE>(&s->x, s->tile, b, to);
 }
 
 // Computes a share whose stages come next in the ring; sums get what row r has for output o of the pair at o * rows + r, with the
-// encoding's `factor` applied. All takers call it with the same unit. EIGHT: for eight rows, else for up to four. This form: of bf16 parts.
-template <class CODE, bool EIGHT, bool BEFORE> __device__ __forceinline__ void share_parts(share *s)
+// encoding's `factor` applied. All takers call it with the same unit. This form: of bf16 parts.
+template <class CODE, bool BEFORE> __device__ __forceinline__ void share_parts(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4);
-    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, column = lane >> 2;
-    const int stride = window_stride(s->x.capacity),
-              column_at = EIGHT ? column * stride : (column >> 2) * 64 + (column & mask) * stride;
+    const int rows = s->x.shift, mask = (1 << rows) - 1, column = lane >> 2;
+    const int column_at = (column >> 2) * 64 + (column & mask) * window_stride(s->x.capacity);
     const bool live = s->pair * 32 < s->w->n;
-    float sums[8], low[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        sums[i] = low[i] = 0;
+    float sums[8] = {};
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step;
         share_window<X_PARTS, BEFORE>(s, b, n);
@@ -378,10 +380,7 @@ template <class CODE, bool EIGHT, bool BEFORE> __device__ __forceinline__ void s
             code->take(data + which * s->splits * DATA, scale + block * SCALE, l);
         };
         auto product = [&](const CODE &code, int which) {
-            const unsigned char *from = x + which * s->splits * 128;
-            block_add(code, *(const uint4 *)from, l, sums);
-            if (EIGHT)
-                block_add(code, *(const uint4 *)(from + 64), l, low);
+            block_add(code, *(const uint4 *)(x + which * s->splits * 128), l, sums);
         };
         for (; live && at + s->splits < n; at += 2 * s->splits) { // two at a time, so that their instructions mix
             CODE one, two;
@@ -401,7 +400,7 @@ template <class CODE, bool EIGHT, bool BEFORE> __device__ __forceinline__ void s
     }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const float other = EIGHT ? low[i] : __shfl_xor_sync(0xffffffffu, sums[i], 2);
+        const float other = __shfl_xor_sync(0xffffffffu, sums[i], 2);
         if (sum_row(i, lane) <= mask)
             s->sums[(sum_output(i, lane) << rows) + sum_row(i, lane)] = (sums[i] + other) * CODE::factor();
     }
@@ -427,17 +426,16 @@ template <int ROWS> __device__ __forceinline__ void group_store(const share *s, 
 }
 
 // share_parts() of halves and integers, by groups of GRAIN blocks.
-template <class CODE, int GRAIN, bool EIGHT, bool BEFORE> __device__ __forceinline__ void share_groups(share *s)
+template <class CODE, int GRAIN, bool BEFORE> __device__ __forceinline__ void share_groups(share *s)
 {
-    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, ROWS = EIGHT ? 2 : 1, KIND = x_of<CODE>::KIND;
+    constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, KIND = x_of<CODE>::KIND;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
-    const int rows = EIGHT ? 3 : s->x.shift, mask = (1 << rows) - 1, stride = window_stride(s->x.capacity),
+    const int rows = s->x.shift, mask = (1 << rows) - 1, stride = window_stride(s->x.capacity),
               splits = GRAIN * s->splits;
     const unsigned char *column = s->x.memory + (lane >> 3 & mask) * stride + (lane >> 2 & 1) * (x_bytes(KIND) / 2);
     const bool live = s->pair * 32 < s->w->n;
     const uint8_t *apart = share_apart<CODE>(s, panel);
-    const int four = s->x.form.grain * 4; // from a factor to that of four rows on
-    float sums[ROWS][4] = {};
+    float sums[1][4] = {};
     for (int b = s->from; b < s->to; b += s->step) {
         const int n = s->to - b < s->step ? s->to - b : s->step;
         share_window<KIND, BEFORE>(s, b, n);
@@ -449,22 +447,17 @@ template <class CODE, int GRAIN, bool EIGHT, bool BEFORE> __device__ __forceinli
         const unsigned char *data = slot + (panel * n + own) * DATA + quarter * CODE::DATA_QUARTER,
                             *scale = slot + s->scale_at + panel * scales + quarter * CODE::SCALE_QUARTER;
         for (int at = own; live && at < n; at += splits) { // one at a time: the least code is the fastest here
-            group_operands<CODE, GRAIN, ROWS> v;
+            group_operands<CODE, GRAIN, 1> v;
 #pragma unroll
             for (int i = 0; i < GRAIN; i++) {
                 v.code[i].take(data + i * DATA, group_scale<CODE>(apart, scale, b, b + at, shift), l);
-#pragma unroll
-                for (int h = 0; h < ROWS; h++)
-                    v.column(h, i, x + 4 * h * stride + i * 128, l);
+                v.column(0, i, x + i * 128, l);
             }
-#pragma unroll
-            for (int h = 0; h < ROWS; h++) {
-                if (GRAIN == 2) {
-                    const float4 f = *(const float4 *)(factors + 8 * h);
-                    v.factors(h, make_float2(f.x, f.y), make_float2(f.z, f.w));
-                } else {
-                    v.factors(h, factors[four * h], factors[four * h]);
-                }
+            if (GRAIN == 2) {
+                const float4 f = *(const float4 *)factors;
+                v.factors(0, make_float2(f.x, f.y), make_float2(f.z, f.w));
+            } else {
+                v.factors(0, *factors, *factors);
             }
             group_add(v, l, sums);
             data += splits * DATA;
@@ -473,7 +466,7 @@ template <class CODE, int GRAIN, bool EIGHT, bool BEFORE> __device__ __forceinli
         }
         ring_give(&s->ring, lane);
     }
-    group_store<ROWS>(s, rows, sums);
+    group_store<1>(s, rows, sums);
 }
 
 // The sum of `splits` warps' numbers at `sums`, which lie `apart` floats apart, in order.

@@ -7,7 +7,7 @@
 #ifndef SHARE_CUH
 #define SHARE_CUH
 
-#include "kernels/cuda/staged.cuh"
+#include "kernels/cuda/eight.cuh"
 
 // Rows of a kernel: up to four, up to eight, or up to eight whose x comes with the weights.
 enum { FORM_FEW, FORM_EIGHT, FORM_STAGED };
@@ -16,14 +16,14 @@ enum { FORM_FEW, FORM_EIGHT, FORM_STAGED };
 template <class CODE, int FORM, int GRAIN, bool BEFORE> __device__ __forceinline__ void share_by(share *s)
 {
     constexpr bool PARTS = x_of<CODE>::KIND == X_PARTS;
-    if constexpr (PARTS && FORM == FORM_STAGED)
-        staged_parts<CODE>(s);
+    if constexpr (PARTS && FORM != FORM_FEW)
+        eight_parts<CODE, FORM == FORM_STAGED>(s);
     else if constexpr (PARTS)
-        share_parts<CODE, FORM == FORM_EIGHT, BEFORE>(s);
-    else if constexpr (FORM == FORM_STAGED)
-        staged_groups<CODE, GRAIN>(s);
+        share_parts<CODE, BEFORE>(s);
+    else if constexpr (FORM != FORM_FEW)
+        eight_groups<CODE, GRAIN, FORM == FORM_STAGED>(s);
     else
-        share_groups<CODE, GRAIN, FORM == FORM_EIGHT, BEFORE>(s);
+        share_groups<CODE, GRAIN, BEFORE>(s);
 }
 template <class CODE, int FORM, bool BEFORE> __device__ __forceinline__ void share_form(share *s)
 {

@@ -4,7 +4,7 @@
 //
 // Each encoding multiplies one kind of x: two bf16 parts (16 significant bits), two f16 halves of a group (halves.cuh), or integers of a
 // group (integer.cuh). A window holds x as the unit in hand needs it, where its rows came to, and is filled anew for a unit of another
-// kind; stages that bring x (staged.cuh) bring each kind that the launch's weights need.
+// kind; stages that bring x (eight.cuh) bring each kind that the launch's weights need.
 //
 // Invariant: what a weight multiplies depends on its own encoding and on k alone, so its bits are those of a launch of its own.
 
@@ -72,9 +72,41 @@ __host__ __device__ __forceinline__ constexpr int x_bytes(int kind)
     return kind == X_INTEGERS ? 64 : 128;
 }
 
+// ---- eight rows, block of k after block of k (eight.cuh) ---------------------------------------------------------------------
+
+enum {
+    TILE_ROWS = 8,
+    X_LOW = TILE_ROWS * 64, // where low parts lie behind the high ones, [row][32] each
+};
+
+// Where factors lie behind the rows of a kind that has groups; its bytes of a block; those of the kinds of `kinds` before it; of all.
+__host__ __device__ __forceinline__ constexpr int x_factors(int kind)
+{
+    return TILE_ROWS * x_bytes(kind);
+}
+__host__ __device__ __forceinline__ constexpr int x_block(int kind)
+{
+    return x_factors(kind) + (kind == X_PARTS ? 0 : TILE_ROWS * 8);
+}
+__host__ __device__ __forceinline__ constexpr int x_before(int kinds, int kind)
+{
+    int at = 0;
+    for (int before = 1; before < kind; before *= 2)
+        at += kinds & before ? x_block(before) : 0;
+    return at;
+}
+__host__ __device__ __forceinline__ constexpr int x_blocks(int kinds)
+{
+    return x_before(kinds, X_ANY + 1);
+}
+__host__ __device__ __forceinline__ constexpr int x_longest(int kinds)
+{
+    return kinds & X_HALVES ? x_block(X_HALVES) : kinds & X_PARTS ? x_block(X_PARTS) : x_block(X_INTEGERS);
+}
+
 // ---- in a window of `capacity` blocks of k -----------------------------------------------------------------------------------
 
-// Bytes from a row to the next, 128 a block: neighbours lie in different banks.
+// Of up to four rows: bytes from a row to the next, 128 a block: neighbours lie in different banks.
 __host__ __device__ __forceinline__ constexpr int window_stride(int capacity)
 {
     return capacity * 128 + 64;
@@ -88,7 +120,9 @@ __host__ __device__ __forceinline__ constexpr int factors_at(int rows, int capac
 
 __host__ __device__ __forceinline__ constexpr int window_bytes(const x_form &form, int rows, int capacity)
 {
-    return factors_at(rows, capacity) + (form.kinds != X_PARTS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
+    return rows == TILE_ROWS
+               ? capacity * x_longest(form.kinds)
+               : factors_at(rows, capacity) + (form.kinds != X_PARTS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
 }
 
 #endif
