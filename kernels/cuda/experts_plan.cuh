@@ -49,7 +49,7 @@ static constexpr experts_plan experts_plan_make(const card_room &card, const str
     experts_plan plan = {};
     const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
     double best = 1e30;
-    plan.room.form = x_form_of(other ? 2 : 1, w->k, [&](int i) { return i ? other : w; });
+    plan.room.form = x_form_of(other ? 2 : 1, w->k, false, [&](int i) { return i ? other : w; });
     const int grain = weight_grain(w);
     for (int splits = 4; splits <= WARPS && (splits == 4 || splits * grain <= blocks); splits *= 2) {
         const int each = WARPS / splits, groups = (pairs + each - 1) / each;

@@ -13,7 +13,7 @@
 enum {
     SHARED_OWN = 256,         // bytes of a block that kernels with dynamic shared memory declare beside it, at most
     SHARED_LEAST = 99 * 1024, // what the cards with the least room allow a block
-    SHARED_MOST = 226 * 1024,
+    SHARED_MOST = 227 * 1024 - SHARED_OWN,
     BLOCKS_AT_ONCE = 132, // blocks that run together on the chip that the cuts of k are made for
 };
 

@@ -117,27 +117,28 @@ static constexpr bool linear_stages(linear_plan *plan, const card_room &card, co
     const x_form form = plan->room.form;
     const int used = ROOM_FIXED + sums_bytes(TILE_ROWS, 2) + window_bytes(form, TILE_ROWS, 0), panels = 2 * plan->pairs,
               x_all = x_blocks(form.kinds), turns = (plan->units + plan->blocks - 1) / plan->blocks;
-    int most = 0, grain = 1; // bytes of a block of k; blocks of a warp side by side
-    for (int i = 0; i < a->parts; i++) {
-        const struct weight *w = &a->part[i].w;
-        grain = weight_grain(w) > grain ? weight_grain(w) : grain;
-        const int bytes = panels * (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding)) + x_all;
-        most = bytes > most ? bytes : most;
-    }
+    int grain = 1; // blocks of a warp side by side
+    for (int i = 0; i < a->parts; i++)
+        grain = weight_grain(&a->part[i].w) > grain ? weight_grain(&a->part[i].w) : grain;
     const int warps = plan->splits * grain, each = (blocks / plan->slices + warps - 1) / warps;
     for (int length = each; length > 0; length--) {
-        const int stages = (each + length - 1) / length, step = warps * ((each + stages - 1) / stages),
-                  slots = (card.shared - used) / (step * most);
+        const int stages = (each + length - 1) / length, step = warps * ((each + stages - 1) / stages);
+        int most = 0; // bytes of a part's stage without x
+        for (int i = 0; i < a->parts; i++) {
+            const int bytes = panels * stage_panel_bytes(&a->part[i].w, step);
+            most = bytes > most ? bytes : most;
+        }
+        const int slot = most + step * x_all, slots = (card.shared - used) / slot;
         if (slots < SLOTS_LEAST || (stages * turns < STAGES_LEAST && length > 1))
             continue;
-        plan->room = {form, 3, 0, step * most, slots < SLOTS_MOST ? slots : SLOTS_MOST, 2, 0};
-        *shared = (size_t)(used + plan->room.slots * step * most);
+        plan->room = {form, 3, 0, slot, slots < SLOTS_MOST ? slots : SLOTS_MOST, 2, 0};
+        *shared = (size_t)(used + plan->room.slots * slot);
         for (int i = 0; i < a->parts; i++) {
             stage_source *s = &plan->part[i].source;
             *s = stage_source_make(&a->part[i].w, plan->splits, {0, 0});
             s->step = step;
             s->scale_at = panels * step * s->data_bytes;
-            s->x_at = s->scale_at + panels * step * s->scale_bytes;
+            s->x_at = most;
             s->stride = plan->step.dim ? plan->step.dim / 16 : s->stride;
         }
         return true;
@@ -198,7 +199,7 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     int64_t partial = 0;
     if (step)
         plan.step = *step;
-    plan.room.form = x_form_of(a->parts, a->k, [&](int i) { return &a->part[i].w; });
+    plan.room.form = x_form_of(a->parts, a->k, true, [&](int i) { return &a->part[i].w; });
     linear_cut(&plan, a, blocks);
     if (plan.step.dim) { // a unit has a pair of each stream
         plan.splits = WARPS / STREAMS_MOST;

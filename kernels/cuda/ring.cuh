@@ -17,7 +17,7 @@ enum {
     TAKERS = 32 * WARPS,
     THREADS = TAKERS + 32,
     BLOCK_THREADS = TAKERS + 128, // whole warpgroups: only they can have registers dealt out anew
-    SLOTS_MOST = 6,
+    SLOTS_MOST = 8,
 };
 
 // Bytes of the scales of a block (affine, int4: of a group) and panel that go through the ring.
@@ -48,16 +48,23 @@ static constexpr int stage_step(const struct weight *w, int splits, const stage_
     return splits * grain * ((each + stages - 1) / stages); // stages of a unit are about equally long
 }
 
-// Bytes of a slot that holds stages of w.
-static constexpr int stage_bytes(const struct weight *w, int splits, const stage_rule &rule)
-{
-    return 2 * (WARPS / splits) * stage_step(w, splits, rule) *
-           (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
-}
-
 __host__ __device__ __forceinline__ constexpr int group_shift(const struct weight *w)
 {
     return w->encoding != ENC_AFFINE && w->encoding != ENC_INT4 ? 0 : w->group >= 128 ? 2 : w->group >= 64 ? 1 : 0;
+}
+
+// Bytes of n blocks of a panel in a stage, at most: one that does not begin with a group has parts of one more.
+static constexpr int stage_panel_bytes(const struct weight *w, int n)
+{
+    const int shift = group_shift(w),
+              groups = weight_grain(w) >= 1 << shift ? n >> shift : ((n + (1 << shift) - 2) >> shift) + 1;
+    return n * code_block_bytes(w->encoding, w->bits) + groups * ring_scale_bytes(w->encoding);
+}
+
+// Bytes of a slot that holds stages of w.
+static constexpr int stage_bytes(const struct weight *w, int splits, const stage_rule &rule)
+{
+    return 2 * (WARPS / splits) * stage_panel_bytes(w, stage_step(w, splits, rule));
 }
 
 // A weight as the warp that puts sees it, worked out by the launcher.
