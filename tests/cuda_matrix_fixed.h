@@ -64,7 +64,7 @@ struct before_part { // the last block of k is not whole
 };
 #undef ONE
 
-// fixed_many in a kernel that is staged though its k is short (kernels/cuda/staged.cuh).
+// fixed_many in a kernel that is staged though its k is short (kernels/cuda/eight.cuh).
 struct fixed_staged_shape {
     static constexpr bool FIXED = true, TILES = true;
     static constexpr int ROWS = TILE_ROWS;

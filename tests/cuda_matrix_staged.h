@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products whose x comes with the stages of weights (kernels/cuda/staged.cuh): a row has the bits that it has with a window, for every
-// encoding, with several units a block, with slices, for several tiles, behind a glu, and in a kernel for one shape.
+// Products whose x comes with the stages of weights (kernels/cuda/eight.cuh): a row has the bits that it has with a window, which is filled
+// from the rows (up to sixteen blocks of k) or copied, for every encoding, with several units a block, with slices, for several tiles, behind a glu, and in a kernel for one shape.
 //
 // Red control: rows that were taken apart of another x are found.
 
@@ -32,7 +32,7 @@ static const struct {
     {{384, 0, 0, 0, 1, ONE(ENC_INT4, 4, 128, 140)}, "int4"},
     {{STAGED_K_MOST, 0, 0, 0, 1, ONE(ENC_AFFINE, 4, 32, 70)}, "slices"},
     {{640, 1, 0, 0, 1, ONE(ENC_AFFINE, 4, 64, 70)}, "glu before it"},
-    {{320,
+    {{576,
       0,
       0,
       0,
