@@ -225,6 +225,10 @@ template <typename T> static inline T *cluster_map(T *mine, unsigned int rank)
     return (T *)(emulation.room[rank].shared + ((unsigned char *)mine - emulation.here->shared));
 }
 
+static inline bool clusters_available(void)
+{
+    return true;
+}
 static inline int clusters_at_once(const void *, int threads, size_t, int cluster)
 {
     return cluster <= EMULATED_CLUSTER && cluster * threads <= EMULATED_THREADS ? 1 << 20 : 0;

@@ -17,12 +17,12 @@ cudaError_t cuda_sum_inject_norm_mix(cudaStream_t stream, const void *const *arg
 
 #ifdef CUDA_EMULATION
 enum { BETWEEN_ROWS = 9, BETWEEN_CAPACITY = 9 };
-static const int between_counts[] = {BETWEEN_ROWS};
+static const int between_counts[] = {1, BETWEEN_ROWS};
 #else
 enum { BETWEEN_ROWS = 600, BETWEEN_CAPACITY = 700 };
 static const int between_counts[] = {1, 5, 64, 129, 300, BETWEEN_ROWS};
 #endif
-enum { BETWEEN_DIM = 384, BETWEEN_WIDTH = 4 * BETWEEN_DIM, BETWEEN_LOW = 64, BETWEEN_SLOTS = 3, BETWEEN_RESULTS = 3 };
+enum { BETWEEN_DIM = 512, BETWEEN_WIDTH = 4 * BETWEEN_DIM, BETWEEN_LOW = 64, BETWEEN_SLOTS = 3, BETWEEN_RESULTS = 3 };
 
 // All ops of the step, and the weights on the device.
 struct between {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // residual_rows(): a block has a row at a time, a thread four neighbouring numbers of every stream, so that the experts are summed
-// once and a row's streams are read once.
+// once and a row's streams are read once. Of so few rows that half of the card would be idle two blocks, a cluster, have a row.
 //
 // Invariant: the same operations in the same order as moe_sum, hc_inject and norm one after the other, whose block has as many
-// threads for a stream as this one for a row.
+// threads for a stream as this one, or two, for a row.
 
+#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/mixture.cuh"
 #include "kernels/cuda/residual_rows.cuh"
 #if defined(CUDA_FIBERS) // tests/cuda_fake
-#include "kernels/cuda/cluster.cuh"
 #include "kernels/cuda/mma.cuh"
 #include <cuda_pipeline.h>
 #define pair_pack               mma_pair
@@ -41,20 +41,28 @@ struct row_step {
     struct residual_prepared to;
 };
 
-// Sums over the block, by whole warps, each as block_sum() makes it. space: as many floats for every warp as there are sums.
-DEVICE void block_sums(float (&x)[STREAMS], float (*space)[WARP])
+// Sums over a row's PARTS blocks, by whole warps, each as block_sum() makes it. space: as many floats for every warp as there are sums.
+template <int PARTS> DEVICE void block_sums(float (&x)[STREAMS], float (*space)[WARP])
 {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int lane = threadIdx.x % WARP, warps = blockDim.x / WARP,
+              warp = threadIdx.x / WARP + (PARTS > 1 ? (int)(blockIdx.x % PARTS) * warps : 0);
+    if (PARTS > 1)
+        cluster_wait(); // the others are there
 #pragma unroll
     for (int c = 0; c < STREAMS; c++) {
         x[c] = warp_sum<WARP>(x[c]);
-        if (lane == 0)
+        if (PARTS > 1 && lane < PARTS)
+            *cluster_map(&space[c][warp], (unsigned)lane) = x[c];
+        if (PARTS == 1 && lane == 0)
             space[c][warp] = x[c];
     }
-    __syncthreads();
+    if (PARTS > 1)
+        cluster_sync();
+    else
+        __syncthreads();
 #pragma unroll
     for (int c = 0; c < STREAMS; c++)
-        x[c] = warp_sum<WARP>(lane < warps ? space[c][lane] : 0.0f);
+        x[c] = warp_sum<WARP>(lane < PARTS * warps ? space[c][lane] : 0.0f);
 }
 
 // What becomes of the thread's numbers of row r, injected: stored normed, or prepared. sums: of the squares of the row.
@@ -76,21 +84,26 @@ DEVICE void residual_finish(const struct row_step &a, int64_t r, int32_t i, vec<
         const struct prepared_place place = prepared_place_of(c * dim + i);
         put_prepared(a.to.data + (r * a.to.blocks * 4 + place.piece) * 16 + place.byte, a.to.part_bytes, a.to.parts,
                      c * dim + i, kept[c]);
-        if (threadIdx.x == 0)
+        if (i == 0)
             a.to.factors[r * STREAMS + c] = factor;
     }
 }
 
-template <bool SUM, bool PREPARE, int THREADS>
+template <bool SUM, bool PREPARE, int THREADS, int PARTS>
 __global__ void __launch_bounds__(THREADS, !SUM && THREADS == ROWS_FEW ? 2 : 1)
     residual_rows_kernel(const __grid_constant__ struct row_step a)
 {
-    __shared__ float space[STREAMS][WARP];
-    constexpr int AHEAD = THREADS == ROWS_FEW ? MOE_MORE : MOE_AHEAD;
-    const int64_t r = blockIdx.x;
-    const int32_t dim = a.inject.dim, i = (int32_t)threadIdx.x * 4;
+    SHARED_ROOM(memory); // [STREAMS][WARP]
+    constexpr int AHEAD = THREADS <= ROWS_FEW ? MOE_MORE : MOE_AHEAD;
+    constexpr bool WEIGHTS_FIRST = PARTS > 1; // there are registers for it
+    const int64_t r = blockIdx.x / PARTS;
+    const int32_t dim = a.inject.dim, i = (int32_t)(blockIdx.x % PARTS * blockDim.x + threadIdx.x) * 4;
     float *row = a.inject.r + r * STREAMS * dim + i, gates[STREAMS], sums[STREAMS] = {};
     vec<4> kept[STREAMS], weight[STREAMS], y = {};
+    if (WEIGHTS_FIRST && i < dim)
+#pragma unroll
+        for (int c = 0; c < STREAMS; c++)
+            weight[c] = vec_load<4>(a.norm.w + (int64_t)c * dim + i);
     pdl_wait();
     pdl_trigger();
     const int32_t live = *(const volatile int32_t *)&a.inject.pass->rows; // looked at when all else is on its way
@@ -104,12 +117,15 @@ __global__ void __launch_bounds__(THREADS, !SUM && THREADS == ROWS_FEW ? 2 : 1)
         y = SUM ? moe_sum_at<4, AHEAD>(a.sum, r, i) : vec_load<4>(a.inject.y + r * dim + i);
     if (r >= live)
         return;
+    if (PARTS > 1)
+        cluster_arrive_read();
 #pragma unroll
     for (int c = 0; c < STREAMS; c++) {
         const float inject = f_mul(2.0f, f_sigmoid(gates[c]));
         if (i >= dim)
             continue;
-        weight[c] = vec_load<4>(a.norm.w + (int64_t)c * dim + i);
+        if (!WEIGHTS_FIRST)
+            weight[c] = vec_load<4>(a.norm.w + (int64_t)c * dim + i);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             kept[c].v[j] = fmaf(inject, y.v[j], kept[c].v[j]);
@@ -118,7 +134,7 @@ __global__ void __launch_bounds__(THREADS, !SUM && THREADS == ROWS_FEW ? 2 : 1)
         for (int j = 0; j < 4; j++)
             sums[c] = fmaf(kept[c].v[j], kept[c].v[j], sums[c]);
     }
-    block_sums(sums, space);
+    block_sums<PARTS>(sums, (float(*)[WARP])memory);
     if (i >= dim) // in whole warps, where rows are prepared
         return;
     residual_finish<PREPARE>(a, r, i, kept, sums, weight);
@@ -231,7 +247,7 @@ __global__ void __launch_bounds__(ROWS_FEW, 1) residual_ring_kernel(const __grid
             }
             vec_store<4>(a.inject.r + (r * STREAMS + c) * dim + i, kept[c]);
         }
-        block_sums(sums, space[turn]);
+        block_sums<1>(sums, space[turn]);
         residual_finish<PREPARE>(a, r, i, kept, sums, weight);
     }
 }
@@ -253,9 +269,14 @@ static cudaError_t residual_rows_launch(cudaStream_t stream, const struct row_st
     if (ring_fits(&a, threads, SUM, rows))
         return launch(stream, (unsigned)multiprocessors(), threads, (size_t)(RING * 16 * threads),
                       residual_ring_kernel<SUM, PREPARE>, a);
+    const size_t space = sizeof(float) * STREAMS * WARP;
+    if (a.inject.dim % (4 * WARP * 2) == 0 && threads <= ROWS_FEW && 2 * rows <= multiprocessors() &&
+        clusters_available())
+        return launch_cluster(stream, dim3(2 * (unsigned)rows), threads / 2, space, 2,
+                              residual_rows_kernel<SUM, PREPARE, ROWS_FEW / 2, 2>, a);
     if (threads <= ROWS_FEW)
-        return launch(stream, (unsigned)rows, threads, 0, residual_rows_kernel<SUM, PREPARE, ROWS_FEW>, a);
-    return launch(stream, (unsigned)rows, threads, 0, residual_rows_kernel<SUM, PREPARE, ROWS_THREADS>, a);
+        return launch(stream, (unsigned)rows, threads, space, residual_rows_kernel<SUM, PREPARE, ROWS_FEW, 1>, a);
+    return launch(stream, (unsigned)rows, threads, space, residual_rows_kernel<SUM, PREPARE, ROWS_THREADS, 1>, a);
 }
 
 cudaError_t residual_rows(cudaStream_t stream, const struct moe_sum_args *sum, const struct hc_inject_args *inject,
