@@ -14,9 +14,11 @@
 #include "kernels/cuda/wide.cuh"
 
 // A block's outputs of a stream; registers of a thread that mixes.
-enum { MIX_STREAMS = ROWS_STREAMS, MIX_OUTPUTS = 32, MIX_REGISTERS = 128 };
+enum { MIX_STREAMS = ROWS_STREAMS, MIX_OUTPUTS = 32, MIX_REGISTERS = 128, MIX_FEW_ROWS = 64 };
 
-template <class CODE> struct mix_shape : wide_shape<CODE, wide_code<CODE>::FOLD ? 8 : 16, 1, 1> {
+// FEW: for rows so few that a tile of 64 holds them, most stages on their way.
+template <class CODE, bool FEW>
+struct mix_shape : wide_shape<CODE, FEW || wide_code<CODE>::FOLD ? 8 : 16, 1, 1, FEW ? 1 : 2> {
 };
 
 struct mix_launch {
@@ -24,13 +26,14 @@ struct mix_launch {
     struct weight w;
     float alpha;
     int32_t dim;
+    int32_t early; // whether weights are asked for before the rows are there
     wide_rows x;
     struct mix_streams from; // factors NULL: rows are normed
     float *y;
 };
 
 // The mix of four neighbouring numbers of row r, from `at` of each stream on; sums: the first stream's products with them.
-template <class CODE>
+template <class SHAPE>
 __device__ __forceinline__ void mix_four(const mix_launch &a, int64_t r, int at, const float *sums, float factor,
                                          const vec<4> (&weight)[MIX_STREAMS])
 {
@@ -38,14 +41,14 @@ __device__ __forceinline__ void mix_four(const mix_launch &a, int64_t r, int at,
 #pragma unroll
     for (int c = 0; c < MIX_STREAMS; c++)
         x[c] = vec_load<4>(a.from.rows + (r * MIX_STREAMS + c) * a.dim + at);
-    const float scale = wide_code<CODE>::HALF ? factor * a.x.scale[r] : factor;
+    const float scale = wide_code<typename SHAPE::CODE>::HALF ? factor * a.x.scale[r] : factor;
     vec<4> factors = {};
     if (a.from.factors)
         factors = vec_load<4>(a.from.factors + r * MIX_STREAMS);
     float gates[MIX_STREAMS * 4];
 #pragma unroll
     for (int c = 0; c < MIX_STREAMS; c++) {
-        const vec<4> product = vec_load<4>(sums + c * (mix_shape<CODE>::ROWS * PARKED));
+        const vec<4> product = vec_load<4>(sums + c * (SHAPE::ROWS * PARKED));
 #pragma unroll
         for (int j = 0; j < 4; j++)
             gates[c * 4 + j] = f_mul(product.v[j], scale);
@@ -65,7 +68,7 @@ __device__ __forceinline__ void mix_four(const mix_launch &a, int64_t r, int at,
 }
 
 // The same of all rows of a tile, by all threads of the block.
-template <class CODE>
+template <class SHAPE>
 __device__ __forceinline__ void mix_tile(const mix_launch &a, const float *parked, int first, int rows)
 {
     const int column = threadIdx.x % 8 * 4, at = (int)blockIdx.y * MIX_OUTPUTS + column;
@@ -76,14 +79,15 @@ __device__ __forceinline__ void mix_tile(const mix_launch &a, const float *parke
         for (int c = 0; c < MIX_STREAMS; c++)
             weight[c] = vec_load<4>(a.from.w + (int64_t)c * a.dim + at);
 #pragma unroll 2
-    for (int r = threadIdx.x / 8; r < mix_shape<CODE>::ROWS; r += 32)
+    for (int r = threadIdx.x / 8; r < SHAPE::ROWS; r += 32)
         if (r < rows)
-            mix_four<CODE>(a, first + r, at, parked + r * PARKED + column, factor, weight);
+            mix_four<SHAPE>(a, first + r, at, parked + r * PARKED + column, factor, weight);
 }
 
-template <class CODE> __global__ void __launch_bounds__(256, 2) linear_mix_kernel(const __grid_constant__ mix_launch a)
+template <class CODE, bool FEW>
+__global__ void __launch_bounds__(256, 2) linear_mix_kernel(const __grid_constant__ mix_launch a)
 {
-    typedef mix_shape<CODE> SHAPE;
+    typedef mix_shape<CODE, FEW> SHAPE;
     constexpr int NT = SHAPE::NT;
     static_assert(SHAPE::WARPS == MIX_STREAMS, "a warp a stream");
     static_assert(SHAPE::WARPS * SHAPE::ROWS * PARKED * 4 <= SHAPE::STAGES * SHAPE::STAGE, "sums go where stages were");
@@ -91,27 +95,36 @@ template <class CODE> __global__ void __launch_bounds__(256, 2) linear_mix_kerne
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, first = blockIdx.x * SHAPE::ROWS,
               pairs = a.dim / MIX_OUTPUTS;
     const auto place = [&](int w, int of) { return lane_place(&a.w, 0, w * pairs + (int)blockIdx.y, of); };
+    int early = 0;
     wide_tile<SHAPE> tile;
+    wide_copier<SHAPE> copier;
+    wide_sources<SHAPE> weights;
     pdl_trigger();
     wide_open<SHAPE>(&tile, memory, a.x, 0, 1);
+    if (warp >= SHAPE::WARPS) {
+        copier.find(tile);
+        weights.find([&](int w, int half) { return place(w, half * 16); });
+        for (; a.early && early < SHAPE::STAGES && early < tile.main_stages; early++, tile.advance())
+            wide_copy_weights<SHAPE>(tile, copier, weights, early);
+        tile.slot = 0;
+        tile.parity = 0;
+    }
     pdl_wait();
     const int rows = a.pass->rows - first;
     __syncthreads();
-    if (rows <= 0)
+    if (rows <= 0) {
+        copy_wait<0>();
         return;
+    }
     if (warp >= SHAPE::WARPS) {
         registers_fewer<SHAPE::COPY_REGISTERS>();
         const int r = threadIdx.x - SHAPE::WARPS * 32;
         for (int c = 0; c < MIX_STREAMS && r < rows && r < SHAPE::ROWS; c++)
             prefetch_l2(a.from.rows + ((int64_t)(first + r) * MIX_STREAMS + c) * a.dim + blockIdx.y * MIX_OUTPUTS);
-        wide_copier<SHAPE> copier;
-        wide_sources<SHAPE> weights;
-        copier.find(tile);
-        weights.find([&](int w, int half) { return place(w, half * 16); });
-        wide_copy<SHAPE>(tile, copier, weights, 0, SHAPE::ROWS, [&](int i) { return i < rows ? first + i : -1; });
+        wide_copy<SHAPE>(tile, copier, weights, early, SHAPE::ROWS, [&](int i) { return i < rows ? first + i : -1; });
         registers_more<MIX_REGISTERS>();
         barrier_some(2, SHAPE::THREADS);
-        mix_tile<CODE>(a, (const float *)tile.memory, first, rows);
+        mix_tile<SHAPE>(a, (const float *)tile.memory, first, rows);
     } else {
         registers_more<SHAPE::REGISTERS>();
         float acc[2][NT * 4];
@@ -122,8 +135,15 @@ template <class CODE> __global__ void __launch_bounds__(256, 2) linear_mix_kerne
         wide_park<NT, 0, NT>((float *)tile.memory + warp * (SHAPE::ROWS * PARKED), acc);
         registers_fewer<MIX_REGISTERS>(); // for those that copied, who mix too
         barrier_some(2, SHAPE::THREADS);
-        mix_tile<CODE>(a, (const float *)tile.memory, first, rows);
+        mix_tile<SHAPE>(a, (const float *)tile.memory, first, rows);
     }
+}
+
+template <class CODE, bool FEW> static cudaError_t mix_start(cudaStream_t stream, const mix_launch &a, int rows)
+{
+    typedef mix_shape<CODE, FEW> SHAPE;
+    const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS), a.dim / MIX_OUTPUTS);
+    return launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, linear_mix_kernel<CODE, FEW>, a);
 }
 
 // Whether the product and the mix have a kernel.
@@ -145,7 +165,9 @@ cudaError_t linear_mix_prompt(cudaStream_t stream, const struct linear_args *lin
     if (!linear_mix_takes(linear, mix, &from))
         return cudaErrorNotSupported;
     const wide_rows x = wide_rows_at(linear->scratch, rows, linear->k);
-    const mix_launch a = {linear->pass, *w, linear->part[0].alpha, mix->dim, x, from, mix->y};
+    // Of more rows, blocks wait for each other's places, and the first stage would wait for all that was asked for.
+    const bool few = rows <= MIX_FEW_ROWS && mix->dim / MIX_OUTPUTS <= multiprocessors();
+    const mix_launch a = {linear->pass, *w, linear->part[0].alpha, mix->dim, few, x, from, mix->y};
     cudaError_t error =
         wide_prepare(stream, linear->pass, 1, linear->x, linear->ldx, linear->k, rows, wide_half(w), 1, false, x);
     if (error != cudaSuccess)
@@ -153,11 +175,8 @@ cudaError_t linear_mix_prompt(cudaStream_t stream, const struct linear_args *lin
     with_code(w, [&](auto code) {
         typedef typename decltype(code)::type CODE;
         error = cudaErrorInvalidValue;
-        if constexpr (wide_code<CODE>::AVAILABLE) {
-            typedef mix_shape<CODE> SHAPE;
-            const dim3 grid((unsigned int)((rows + SHAPE::ROWS - 1) / SHAPE::ROWS), mix->dim / MIX_OUTPUTS);
-            error = launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES, linear_mix_kernel<CODE>, a);
-        }
+        if constexpr (wide_code<CODE>::AVAILABLE)
+            error = few ? mix_start<CODE, true>(stream, a, rows) : mix_start<CODE, false>(stream, a, rows);
     });
     return error;
 }
