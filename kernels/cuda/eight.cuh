@@ -57,14 +57,22 @@ struct split_rows {
 };
 
 template <int KIND>
-__device__ __forceinline__ void split_kind(const split_rows &a, const split_place &p, const float *v)
+__device__ __forceinline__ void split_kind(const split_rows &a, uint8_t *tile, const split_place &p, const float *v)
 {
-    if (!(a.form.kinds & KIND))
-        return;
-    const int blocks = (a.k + 31) / 32, all = x_blocks(a.form.kinds), before = x_before(a.form.kinds, KIND);
-    uint8_t *tile = a.to + (int64_t)blockIdx.y * blocks * all;
-    split_write<KIND>(a.form.grain,
-                      tile + (a.mixed ? p.block * all + before : blocks * before + p.block * x_block(KIND)), p.r, v);
+    const int all = x_blocks(a.form.kinds), before = x_before(a.form.kinds, KIND);
+    if (a.form.kinds & KIND)
+        split_write<KIND>(
+            a.form.grain,
+            tile + (a.mixed ? p.block * all + before : (a.k + 31) / 32 * before + p.block * x_block(KIND)), p.r, v);
+}
+
+// Writes eight numbers of a block and row of tile `tile`, by all lanes of a group.
+__device__ __forceinline__ void split_store(const split_rows &a, int tile, const split_place &p, const float *v)
+{
+    uint8_t *to = a.to + (int64_t)tile * ((a.k + 31) / 32) * x_blocks(a.form.kinds);
+    split_kind<X_INTEGERS>(a, to, p, v);
+    split_kind<X_HALVES>(a, to, p, v);
+    split_kind<X_PARTS>(a, to, p, v);
 }
 
 // A tile is blockIdx.y. Rows that are not there are zeros.
@@ -82,9 +90,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS) split_kernel(const __gri
     float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     if (row < a.rows)
         window_take(rows, {p.block, 0, NULL}, p.block * 32 + (threadIdx.x & 3) * 8, false, v);
-    split_kind<X_INTEGERS>(a, p, v);
-    split_kind<X_HALVES>(a, p, v);
-    split_kind<X_PARTS>(a, p, v);
+    split_store(a, blockIdx.y, p, v);
 }
 
 // ---- a window of them ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include "kernels/cuda/fixed.cuh"
 #include "kernels/cuda/linear_decode.cuh"
 #include "kernels/cuda/linear_streams.cuh"
+#include "kernels/cuda/norm_split.cuh"
 
 // do_it(code, flag) for the kernel of the parts' encodings.
 template <class DO> static void linear_kernel(const struct linear_args *a, int form, const DO &do_it)
@@ -25,18 +26,27 @@ template <class DO> static void linear_kernel(const struct linear_args *a, int f
         with_two_kernel(first, other, form, do_it);
 }
 
-// Takes the rows of a launch apart.
-static cudaError_t linear_split(cudaStream_t stream, const struct linear_args *args, const linear_plan &plan)
+// Takes the rows of a launch apart. norm: makes them of a residual before, or NULL.
+static cudaError_t linear_split(cudaStream_t stream, const struct linear_args *args, const linear_plan &plan,
+                                const struct residual_row *norm)
 {
     const struct split_rows split = {
         args->x,       plan.step.up,      args->ldx,      plan.step.ld_up, args->k,
         plan.capacity, plan.room.aligned, plan.room.form, plan.staged,     (uint8_t *)args->scratch + plan.rows_at};
     const unsigned warps = SPLIT_THREADS / 32, blocks = ((unsigned)args->k + 31) / 32;
+    if (norm) {
+        const unsigned threads = threads_for(args->k, 4, NORM_THREADS);
+        const struct norm_split a = {args->pass, *norm, args->ldx, split};
+        return launch(stream, dim3((unsigned)(plan.tiles * TILE_ROWS)), dim3(threads), (size_t)args->k * sizeof(float),
+                      (int)threads * 4 < args->k ? norm_split_kernel<NORM_KEEP> : norm_split_kernel<1>, a);
+    }
     return launch(stream, dim3((blocks + warps - 1) / warps, (unsigned)plan.tiles), dim3(SPLIT_THREADS), 0,
                   split_kernel, split);
 }
 
-static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows)
+// norm: of the rows, where they are made before the launch and taken apart; else NULL.
+static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *args, const linear_step *step, int rows,
+                                 const struct residual_row *norm = NULL)
 {
     size_t shared = 0;
     const card_room card = card_here();
@@ -45,7 +55,7 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     linear_plan plan = linear_plan_make(card, args, step, all, &shared);
     if (plan.units == 0)
         return cudaErrorInvalidValue;
-    if (plan.step.before.residual && !linear_fills_once(plan))
+    if ((plan.step.before.residual && !linear_fills_once(plan)) || (norm && !plan.apart))
         return cudaErrorNotSupported;
     plan.room.aligned = rows_aligned(args->x, args->ldx);
     void (*kernel)(linear_args, linear_plan) = NULL;
@@ -59,7 +69,7 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     auto fixed = table ? linear_find(table, linear_shape_of(args, step), plan) : NULL;
     if (plan.step.before.residual && !fixed)
         return cudaErrorNotSupported;
-    const cudaError_t error = plan.apart ? linear_split(stream, args, plan) : cudaSuccess;
+    const cudaError_t error = plan.apart ? linear_split(stream, args, plan, norm) : cudaSuccess;
     if (error != cudaSuccess)
         return error;
     return launch_cluster(stream, dim3(plan.blocks + plan.step.rows), dim3(BLOCK_THREADS), shared,
@@ -103,21 +113,27 @@ extern "C" cudaError_t cuda_route_glu_linear(cudaStream_t stream, const void *co
     return route_fits(&step.route) ? glu_linear(stream, args + 1, step, rows) : cudaErrorNotSupported;
 }
 
-// An addition to a residual, its norm, and the product of the normed row, which others may read too: of one row, where each block can
-// afford to make it for itself, and in kernels for one shape alone.
+// An addition to a residual, its norm, and the product of the normed rows, which others may read too. One row is made by each block for
+// itself, where it can afford that, in kernels for one shape alone; rows that are taken apart before are made in the launch that does it.
 extern "C" cudaError_t cuda_add_norm_linear(cudaStream_t stream, const void *const *args, int rows)
 {
     const struct add_args *add = (const struct add_args *)args[0];
     const struct norm_args *norm = (const struct norm_args *)args[1];
     const struct linear_args *linear = (const struct linear_args *)args[2];
     const int32_t k = linear->k;
-    if (rows != 1 || linear->row_class != CLASS_DECODE || linear->row_multiple > 1 || k % 32 || k > RESIDUAL_MOST ||
-        add->width != k || norm->groups != 1 || norm->dim != k || norm->x != add->x || norm->y != linear->x ||
-        norm->y == add->x || norm->y == add->y || !rows_aligned(add->x, 0) || !rows_aligned(add->y, 0) ||
-        !rows_aligned(norm->w, 0) || !rows_aligned(norm->y, 0))
+    if (linear->row_class != CLASS_DECODE || linear->row_multiple > 1 || k % (rows > 1 ? NORM_WHOLE : 32) ||
+        k > (rows > 1 ? (int)NORM_MOST : (int)RESIDUAL_MOST) || add->width != k || norm->groups != 1 ||
+        norm->dim != k || norm->x != add->x || norm->y != linear->x || norm->y == add->x || norm->y == add->y ||
+        !rows_aligned(add->x, add->ldx) || !rows_aligned(add->y, add->ldy) || !rows_aligned(norm->w, 0) ||
+        !rows_aligned(norm->y, norm->ldy))
         return cudaErrorNotSupported;
+    const struct residual_row row = {add->x, add->y, norm->w, norm->y, norm->eps};
     linear_step step = {};
-    step.before = {add->x, add->y, norm->w, norm->y, norm->eps};
+    if (rows > 1)
+        return add->ldx == k && add->ldy == k && norm->ldx == k && norm->ldy == linear->ldx
+                   ? linear_launch(stream, linear, NULL, rows, &row)
+                   : cudaErrorNotSupported;
+    step.before = row;
     return linear_launch(stream, linear, &step, rows);
 }
 
