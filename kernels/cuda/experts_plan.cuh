@@ -20,6 +20,13 @@ struct experts_plan {
     stage_source gate, up;         // or down
 };
 
+// Bytes of a slot: with room for a group's scales beside each block. Exact slots, more of them and narrower windows were slower (NOTES.md).
+static constexpr int experts_slot_bytes(const struct weight *w, int splits, const stage_rule &rule)
+{
+    return 2 * (WARPS / splits) * stage_step(w, splits, rule) *
+           (code_block_bytes(w->encoding, w->bits) + ring_scale_bytes(w->encoding));
+}
+
 // Where a block's memory goes with tiles of `tile` rows: stages as long as leaves place for enough of them. bytes: of all weights
 // of the launch; chosen: of what lies behind.
 static constexpr void experts_room(experts_plan *plan, const card_room &card, const struct weight *w,
@@ -28,10 +35,11 @@ static constexpr void experts_room(experts_plan *plan, const card_room &card, co
     for (int number = 0; number < STAGE_RULES + STAGE_HALVES; number++) {
         const stage_rule rule = stage_rule_at(card, number, bytes);
         plan->up = stage_source_make(w, plan->splits, rule);
-        int slot = stage_bytes(w, plan->splits, rule), step = plan->up.step;
+        int slot = experts_slot_bytes(w, plan->splits, rule), step = plan->up.step;
         if (other) {
+            const int length = experts_slot_bytes(other, plan->splits, rule);
             plan->gate = stage_source_make(other, plan->splits, rule);
-            slot = stage_bytes(other, plan->splits, rule) > slot ? stage_bytes(other, plan->splits, rule) : slot;
+            slot = length > slot ? length : slot;
             step = plan->gate.step > step ? plan->gate.step : step;
         }
         plan->room = room_plan_make(card, plan->room.form, (w->k + 31) / 32, tile, slot, step,
@@ -49,7 +57,7 @@ static constexpr experts_plan experts_plan_make(const card_room &card, const str
     experts_plan plan = {};
     const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
     double best = 1e30;
-    plan.room.form = x_form_of(other ? 2 : 1, w->k, false, [&](int i) { return i ? other : w; });
+    plan.room.form = x_form_of(other ? 2 : 1, w->k, true, [&](int i) { return i ? other : w; });
     const int grain = weight_grain(w);
     for (int splits = 4; splits <= WARPS && (splits == 4 || splits * grain <= blocks); splits *= 2) {
         const int each = WARPS / splits, groups = (pairs + each - 1) / each;
