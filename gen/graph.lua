@@ -19,6 +19,8 @@ local graph = {}
 -- A prompt's last tokens that are decode rows: as many as the openings of replies have, of any family's template, so that a chat's
 -- prompt ends with one pass that few rows make short. By the prompt's length alone: equal ids have equal bits, however they are marked.
 local ENDING <const> = 7
+-- The rows that its launches are made for: one more, since a card's kernels for one shape know eight rows and not seven.
+local ENDING_ROWS <const> = 8
 
 -- ---- what programs share ----------------------------------------------------------------------------------------------
 
@@ -254,7 +256,7 @@ function graph.build(family, c, census, sizes, options)
             ops = ops, lanes = for_one and 1 or lanes }
     end
     -- The head reads a prompt's rows up to the last but one, and may be a cell behind.
-    local chunk, ending = { trunk = options.chunk, head = options.chunk }, { trunk = ENDING, head = ENDING }
+    local chunk, ending = { trunk = options.chunk, head = options.chunk }, { trunk = ENDING_ROWS, head = ENDING_ROWS }
     local function prompts(prefix, with_head)
         program(prefix, "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
         program(prefix .. "_end", "decode", ending, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
