@@ -21,6 +21,7 @@ local graph = {}
 local ENDING <const> = 7
 -- The rows that its launches are made for: one more, since a card's kernels for one shape know eight rows and not seven.
 local ENDING_ROWS <const> = 8
+assert(ENDING <= ENDING_ROWS)
 
 -- ---- what programs share ----------------------------------------------------------------------------------------------
 

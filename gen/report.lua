@@ -68,7 +68,7 @@ function report.template_source(dir)
         end
     end
     if type(text) == "string" then return text, dir .. "/tokenizer_config.json" end
-    if text then
+    if type(text) == "table" then
         io.stderr:write("pianola: note: ", dir, "/tokenizer_config.json has no chat template named default; chats are refused\n")
     end
 end

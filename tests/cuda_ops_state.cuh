@@ -59,6 +59,7 @@ struct schedule {
     int chunk, window;
     bool alone;
     int capacity; // 0: the rows of the pass
+    bool solo;    // alone: the lane is the only one of its pass, as in a prompt's
 };
 
 struct theatre {
@@ -70,11 +71,10 @@ struct theatre {
 
 static const float *script[PLAYERS]; // [STEPS][inputs] of each lane
 
-// One pass over the lanes that have rows; accepted rows go to `result`. A lane alone is the only one of its pass, as in a prompt's.
+// One pass over the lanes that have rows; accepted rows go to `result`. solo: of a lane that is the only one with rows, and of the pass.
 static void play_pass(const struct subject *s, const struct theatre *t, bool device, const int *rows,
-                      const int *accepted, int direct, int capacity, float *const *result)
+                      const int *accepted, int direct, int capacity, bool solo, float *const *result)
 {
-    const bool solo = rows[0] == 0 || rows[1] == 0;
     struct lane_set lanes = t->lanes;
     if (solo) {
         lanes.count = 1;
@@ -136,16 +136,18 @@ static void play(const struct subject *s, const struct theatre *t, bool device, 
             rows[l] = left ? rows[l] : 0;
         }
         if (rows[0] + rows[1] > 0)
-            play_pass(s, t, device, rows, accepted, direct, how->capacity, result);
+            play_pass(s, t, device, rows, accepted, direct, how->capacity, how->solo && (rows[0] == 0 || rows[1] == 0),
+                      result);
     }
 }
 
 static void state_check(struct subject *s, struct theatre *t)
 {
     static const struct schedule schedules[] = {
-        {1, 0, false, 0},    {7, 0, false, 0},   {64, 0, true, 0},   {STEPS, 0, false, 180},
-        {64, 0, false, 180}, {0, 1, false, 0},   {0, 6, false, 0},   {0, 16, true, 0},
-        {5, 4, true, 40},    {0, 6, false, 150}, {7, 16, true, 180},
+        {1, 0, false, 0},         {7, 0, false, 0},   {64, 0, true, 0},   {STEPS, 0, false, 180},
+        {64, 0, false, 180},      {0, 1, false, 0},   {0, 6, false, 0},   {0, 16, true, 0},
+        {5, 4, true, 40},         {0, 6, false, 150}, {7, 16, true, 180}, {64, 0, true, 0, true},
+        {7, 16, true, 180, true},
     };
     t->in = take<float>((int64_t)STATE_ROWS * s->inputs);
     t->out = take<float>((int64_t)STATE_ROWS * s->outputs);
@@ -164,7 +166,7 @@ static void state_check(struct subject *s, struct theatre *t)
         again[l] = (float *)malloc(bytes);
     }
     push_all();
-    static const struct schedule whole = {STEPS, 0, false, 0};
+    static const struct schedule whole = {STEPS, 0, false, 0, false};
     play(s, t, false, &whole, want);
     play(s, t, true, &whole, first);
     ok(close_to(first[0], want[0], STEPS * s->outputs, s->bound) &&
@@ -174,7 +176,10 @@ static void state_check(struct subject *s, struct theatre *t)
         play(s, t, true, &how, again);
         ok(same(again[0], first[0], (int64_t)bytes) && same(again[1], first[1], (int64_t)bytes),
            "%s: same bits in chunks of %d, windows of %d%s, capacity %d", s->name, how.chunk, how.window,
-           how.alone ? ", one lane a pass" : "", how.capacity);
+           how.solo    ? ", a lane a pass alone"
+           : how.alone ? ", one lane a pass"
+                       : "",
+           how.capacity);
     }
     for (int l = 0; l < PLAYERS; l++) {
         free(want[l]);

@@ -94,6 +94,20 @@ name="and that is said"
 echo "$text" | grep -q "kernels matrix: the card's memory was short; again later"
 tell $?
 program build/cuda/tests/matrix 'echo "Bail out! cudaMalloc: out of memory"; exit 1'
+# shellcheck disable=SC2016
+program build/cuda/tests/matrix 'echo >>build/taken; [ "$(wc -l <build/taken)" -gt 2 ] || { echo "Bail out! cudaMalloc: out of memory"; exit 1; }; echo "ok 1 - one"; echo 1..1'
+rm -f build/taken
+check "memory that is missing when fewer run: once more, alone" 0 "^ok .* kernels matrix (1 checks" --sections kernels --jobs 8
+# shellcheck disable=SC2016
+program sanitizer 'case "$*" in *planted*) echo "ERROR SUMMARY: 1 error"; exit 9 ;; *matrix\ 3*) echo >>build/short; [ "$(wc -l <build/short)" -gt 1 ] || { echo "out of memory"; exit 9; } ;; esac
+    echo "ok 1 - one"; echo 1..1; echo "ERROR SUMMARY: 0 errors"'
+rm -f build/taken build/short
+program build/cuda/tests/matrix '[ -e build/taken ] || { : >build/taken; echo "out of memory"; exit 1; }; echo "ok 1 - one"; echo 1..1'
+SANITIZER_TOOLS=memcheck
+export SANITIZER_TOOLS
+check "memory that is short in two sections, few tasks at a time" 0 "^# 0 of .* tasks failed" --sections kernels,sanitizer --jobs 2
+unset SANITIZER_TOOLS
+program build/cuda/tests/matrix 'echo "Bail out! cudaMalloc: out of memory"; exit 1'
 check "memory that is missing when fewer run is a failure" 1 "^not ok .* kernels matrix .*: exit code 1" --sections kernels
 good
 SANITIZER_TOOLS=synccheck,memcheck

@@ -20,7 +20,8 @@ static __global__ void __launch_bounds__(ARRANGE_THREADS) arrange_kernel(uint4 *
     }
 }
 
-// Arranges `experts` (1 or more) packed matrices of w's shape, the first at w->data, in place: exactly once each.
+// Arranges `experts` (1 or more) packed matrices of w's shape, the first at w->data, in place and on `stream`: exactly once each.
+// Returns what the launch said.
 extern "C" cudaError_t cuda_arrange(cudaStream_t stream, const struct weight *w, int32_t experts)
 {
     if (w->encoding != ENC_NVFP4)

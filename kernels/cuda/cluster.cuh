@@ -5,7 +5,7 @@
 // Invariant: where a card has no clusters the code runs with clusters of one block, and a result never depends on the
 // number of blocks: what crosses blocks are maxima and integer sums, or nothing but an order of reads before writes.
 // Sums in fp32 cross blocks only where the number of blocks comes from a weight's shape (linear_wide.cu) or from the
-// card alone (the parts of attention), or where they are one tree whoever adds them (attention_long.cuh).
+// card alone (the parts of attention), or where they are one tree whoever adds them (attention_long.cuh, residual_rows.cu).
 
 #ifndef CUDA_CLUSTER_CUH
 #define CUDA_CLUSTER_CUH

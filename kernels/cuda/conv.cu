@@ -8,8 +8,8 @@
 #include "kernels/cuda/conv.cuh"
 #include "kernels/cuda/launch.cuh"
 
-// Rows of a tile: many, or, of one lane's few rows, which would leave most of the card without work, no more than it takes to have all
-// older inputs in the pass.
+// Rows of a tile: many, or, of one lane's few rows, which would leave most of the card without work, so few that tiles but the first still
+// have all older inputs in the pass.
 enum { CONV_THREADS = 128, CONV_TILE = 64, CONV_TILE_FEW = 8, CONV_FEW_ROWS = 1024, CONV_STEP = 8 };
 
 // One thread's columns. Row t < 0 of the lane's inputs is row t + depth + fold of history and saved rows laid end to end.

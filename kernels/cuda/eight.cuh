@@ -3,7 +3,7 @@
 // Decode-class products of five to eight rows. x lies block of k after block of k, as each kind that the launch multiplies. A kernel of its
 // own (split_kernel) has taken the rows apart before, once for all blocks, and left them like that; a block of the product copies what
 // it needs to its window. Where k is too long for a window x comes through the ring, with the blocks of k that it is multiplied by: a
-// stage's x is one copy. Where k is so short that all numbers are under way at once, blocks fill their windows from the rows themselves.
+// stage's x is one copy. Where k is so short that all numbers are under way at once, or scratch has no room, blocks fill their windows from the rows themselves.
 //
 // Invariant: a row's products and sums are those of share_parts() and share_groups() (rows.cuh), in the same order.
 

@@ -20,7 +20,7 @@ struct experts_plan {
     stage_source gate, up;         // or down
 };
 
-// Bytes of a slot: with room for a group's scales beside each block. Exact slots, more of them and narrower windows were slower (NOTES.md).
+// Bytes of a slot, with room for a group's scales beside each block (NOTES.md: exact slots were slower).
 static constexpr int experts_slot_bytes(const struct weight *w, int splits, const stage_rule &rule)
 {
     return 2 * (WARPS / splits) * stage_step(w, splits, rule) *
@@ -57,7 +57,7 @@ static constexpr experts_plan experts_plan_make(const card_room &card, const str
     experts_plan plan = {};
     const int blocks = (w->k + 31) / 32, pairs = weight_pairs(w);
     double best = 1e30;
-    plan.room.form = x_form_of(other ? 2 : 1, w->k, true, [&](int i) { return i ? other : w; });
+    plan.room.form = x_form_of(other ? 2 : 1, w->k, [&](int i) { return i ? other : w; });
     const int grain = weight_grain(w);
     for (int splits = 4; splits <= WARPS && (splits == 4 || splits * grain <= blocks); splits *= 2) {
         const int each = WARPS / splits, groups = (pairs + each - 1) / each;

@@ -199,7 +199,7 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     int64_t partial = 0;
     if (step)
         plan.step = *step;
-    plan.room.form = x_form_of(a->parts, a->k, true, [&](int i) { return &a->part[i].w; });
+    plan.room.form = x_form_of(a->parts, a->k, [&](int i) { return &a->part[i].w; });
     linear_cut(&plan, a, blocks);
     if (plan.step.dim) { // a unit has a pair of each stream
         plan.splits = WARPS / STREAMS_MOST;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void linear_wide_finish(const struct linear_args &a, 
 {
     const linear_part &part = a.part[part_number];
     const float factor = part.alpha * (part.w.global ? *part.w.global : 1.0f);
-    const float scale = HALF ? factor * plan.x.scale[row] : factor;
+    const float scale = HALF ? factor * __ldcg(plan.x.scale + row) : factor;
     float v[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
     if (part.activation != ACT_NONE)
 #pragma unroll
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(GROUPS * 128 + 128, GROUPS == 1 ? 2 : 1)
         pdl_wait();
     if (plan.before)
         pdl_trigger();
-    rows = a.pass->rows * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
+    rows = __ldcg(&a.pass->rows) * (a.row_multiple > 1 ? a.row_multiple : 1) - first;
     __syncthreads();
     if (rows <= 0) { // so do all blocks of the cluster
         copy_wait<0>();
@@ -244,6 +244,7 @@ static cudaError_t wide_launch_apart(cudaStream_t stream, const struct linear_ar
     plan.sums = (float *)(((uintptr_t)(plan.x.scale + rows) + 15) / 16 * 16);
     plan.rows = (int32_t)rows;
     plan.width = pairs * 32;
+    plan.before = plan.beside = 0; // what adds the sums is no product of the same rows
     const int64_t fours = rows * (plan.width / 4);
     const cudaError_t error = launch(stream, grid, dim3(SHAPE::THREADS), (size_t)SHAPE::BYTES,
                                      linear_wide_kernel<CODE, 8, 2, APART_GROUPS, 1>, *args, plan);

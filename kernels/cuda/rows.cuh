@@ -4,8 +4,8 @@
 //
 // Rows of x are held in shared memory of the block as the launch's encodings need them (x_form.cuh): two bf16 parts (16 significant
 // bits), halves or digits, of each row and block of 32 k the high ones, then the low ones. They come as they are, through the copy engine
-// where that can be, and are taken apart in place. A product has eight columns: with up to four rows both parts of each, else there are two
-// products. Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
+// where that can be, and are taken apart in place. A product has eight columns: both parts of each row.
+// Weights come through the block's ring (ring.cuh); the blocks of k of a unit are dealt out to the warps of a pair.
 //
 // Invariant: what a row gets depends on its numbers and on the unit's blocks and splits alone: a warp's blocks ascending. Of bf16 parts the
 // products of a block in the order of its steps, high and low parts apart to the end, and at the end high plus
@@ -59,7 +59,7 @@ struct x_window {
 // The factor of row r in block `block` of the window; an even number of blocks further on it lies (blocks << shift) behind.
 __device__ __forceinline__ float2 *window_factor(const x_window &x, int block, int r)
 {
-    float2 *factors = (float2 *)(x.memory + factors_at(x.form, 1 << x.shift, x.capacity));
+    float2 *factors = (float2 *)(x.memory + factors_at(1 << x.shift, x.capacity));
     return factors + (x.form.grain == 2 ? (((block >> 1) << x.shift) + r) * 2 + (block & 1) : (block << x.shift) + r);
 }
 
@@ -108,7 +108,7 @@ __device__ __forceinline__ window_piece window_piece_at(const x_window &x, int i
     const float turn = 1.0f / (float)rows; // the quotient is exact: far fewer than 2^20 pieces, 8 rows
     const int shift = grain == 2 ? 3 : 2, group = (int)(((float)(item >> shift) + 0.5f) * turn),
               r = (item >> shift) - group * rows, block = grain == 2 ? 2 * group + (item >> 2 & 1) : group;
-    return {block, r, x.memory + r * window_stride(x.form, x.capacity) + block * x.form.pitch};
+    return {block, r, x.memory + r * window_stride(x.capacity) + block * X_PITCH};
 }
 
 __device__ __forceinline__ int64_t tile_row(const row_source_tile &t, int r)
@@ -122,7 +122,7 @@ __device__ __forceinline__ void window_bring(x_window *x, const row_source_tile 
     if (threadIdx.x < 32) {
         const int r = threadIdx.x, bytes = (to - from) * 128;
         stage_expect(x->come, t.count * bytes, r);
-        stage_copy(x->memory + r * window_stride(x->form, x->capacity),
+        stage_copy(x->memory + r * window_stride(x->capacity),
                    t.x + (r < t.count ? tile_row(t, r) * t.ld : 0) + from * 32, bytes, x->come, r < t.count);
         stage_commit(x->come);
     }
@@ -364,7 +364,7 @@ template <class CODE, bool BEFORE> __device__ __forceinline__ void share_parts(s
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4);
     const int rows = s->x.shift, mask = (1 << rows) - 1, column = lane >> 2;
-    const int column_at = (column >> 2) * 64 + (column & mask) * window_stride(s->x.form, s->x.capacity);
+    const int column_at = (column >> 2) * 64 + (column & mask) * window_stride(s->x.capacity);
     const bool live = s->pair * 32 < s->w->n;
     float sums[8] = {};
     for (int b = s->from; b < s->to; b += s->step) {
@@ -430,8 +430,8 @@ template <class CODE, int GRAIN, bool BEFORE> __device__ __forceinline__ void sh
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, KIND = x_of<CODE>::KIND;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;
-    const int rows = s->x.shift, mask = (1 << rows) - 1, pitch = KIND == X_INTEGERS ? s->x.form.pitch : 128,
-              stride = window_stride(s->x.form, s->x.capacity), splits = GRAIN * s->splits;
+    const int rows = s->x.shift, mask = (1 << rows) - 1, stride = window_stride(s->x.capacity),
+              splits = GRAIN * s->splits;
     const unsigned char *column = s->x.memory + (lane >> 3 & mask) * stride + (lane >> 2 & 1) * (x_bytes(KIND) / 2);
     const bool live = s->pair * 32 < s->w->n;
     const uint8_t *apart = share_apart<CODE>(s, panel);
@@ -441,7 +441,7 @@ template <class CODE, int GRAIN, bool BEFORE> __device__ __forceinline__ void sh
         share_window<KIND, BEFORE>(s, b, n);
         const int scales = (((b + n - 1) >> shift) - (b >> shift) + 1) * SCALE, own = GRAIN * s->part,
                   first = b - s->x.from + own;
-        const unsigned char *x = column + first * pitch;
+        const unsigned char *x = column + first * X_PITCH;
         const float2 *factors = window_factor(s->x, first, l & mask);
         const unsigned char *slot = ring_take(&s->ring);
         const unsigned char *data = slot + (panel * n + own) * DATA + quarter * CODE::DATA_QUARTER,
@@ -451,7 +451,7 @@ template <class CODE, int GRAIN, bool BEFORE> __device__ __forceinline__ void sh
 #pragma unroll
             for (int i = 0; i < GRAIN; i++) {
                 v.code[i].take(data + i * DATA, group_scale<CODE>(apart, scale, b, b + at, shift), l);
-                v.column(0, i, x + i * pitch, l);
+                v.column(0, i, x + i * X_PITCH, l);
             }
             if (GRAIN == 2) {
                 const float4 f = *(const float4 *)factors;
@@ -461,7 +461,7 @@ template <class CODE, int GRAIN, bool BEFORE> __device__ __forceinline__ void sh
             }
             group_add(v, l, sums);
             data += splits * DATA;
-            x += splits * pitch;
+            x += splits * X_PITCH;
             factors += splits << rows;
         }
         ring_give(&s->ring, lane);

@@ -47,24 +47,23 @@ template <int ENCODING> struct x_of<code_e4m3<ENCODING>> {
     static constexpr int KIND = X_HALVES, GRAIN = 1;
 };
 
-// What a launch has of x: its kinds, blocks of 32 k of a group: 1 or 2, and bytes from a row's block to the next in a window of up to four
-// rows: those of numbers that come there as they are, or less where they never do.
+// What a launch has of x: its kinds, and blocks of 32 k of a group: 1 or 2.
 struct x_form {
-    int32_t kinds, grain, pitch;
+    int32_t kinds, grain;
 };
 
 static constexpr bool x_form_same(const x_form &a, const x_form &b)
 {
-    return a.kinds == b.kinds && a.grain == b.grain && a.pitch == b.pitch;
+    return a.kinds == b.kinds && a.grain == b.grain;
 }
 
-// What a launch of `count` weights of rows of k numbers needs. weight(i): the address of one; brought: whether rows may come as they are.
-template <class WEIGHT> static constexpr x_form x_form_of(int count, int k, bool brought, const WEIGHT &weight)
+// What a launch of `count` weights of rows of k numbers needs. weight(i): the address of one.
+template <class WEIGHT> static constexpr x_form x_form_of(int count, int k, const WEIGHT &weight)
 {
     int kinds = 0;
     for (int i = 0; i < count; i++)
         kinds |= weight_kind(weight(i));
-    return {kinds, kinds != X_PARTS && k % 64 == 0 ? 2 : 1, kinds == X_INTEGERS && !brought ? 64 : 128};
+    return {kinds, kinds != X_PARTS && k % 64 == 0 ? 2 : 1};
 }
 
 // Bytes of a row's block of 32 k: both of its parts, halves or digits, in the order of k.
@@ -107,23 +106,25 @@ __host__ __device__ __forceinline__ constexpr int x_longest(int kinds)
 
 // ---- in a window of `capacity` blocks of k -----------------------------------------------------------------------------------
 
+enum { X_PITCH = 128 }; // bytes of a row's block, however it is held: rows come there as they are
+
 // Of up to four rows: bytes from a row to the next: neighbours lie in different banks.
-__host__ __device__ __forceinline__ constexpr int window_stride(const x_form &form, int capacity)
+__host__ __device__ __forceinline__ constexpr int window_stride(int capacity)
 {
-    return (capacity + 1) / 2 * 2 * form.pitch + 64;
+    return capacity * X_PITCH + 64;
 }
 
 // Where the factors of kinds that have groups lie, one a block and row, those of a group's blocks side by side; then the window ends.
-__host__ __device__ __forceinline__ constexpr int factors_at(const x_form &form, int rows, int capacity)
+__host__ __device__ __forceinline__ constexpr int factors_at(int rows, int capacity)
 {
-    return rows * window_stride(form, capacity);
+    return rows * window_stride(capacity);
 }
 
 __host__ __device__ __forceinline__ constexpr int window_bytes(const x_form &form, int rows, int capacity)
 {
     return rows == TILE_ROWS
                ? capacity * x_longest(form.kinds)
-               : factors_at(form, rows, capacity) + (form.kinds != X_PARTS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
+               : factors_at(rows, capacity) + (form.kinds != X_PARTS ? (rows * capacity * 8 + 15) / 16 * 16 : 0);
 }
 
 #endif
