@@ -2,7 +2,8 @@
 //
 // The draft depth. See depth.h.
 //
-// A round's cost is measured, never assumed: the first rounds of each lane count try no drafts, one, and half of the most. While
+// A round's cost is measured, never assumed: the first rounds of each lane count try no drafts, one, half of the most, and the most: kernels
+// know certain numbers of rows, so a draft more may cost much and the ones behind it little. While
 // drafting does not pay, one round in 64, then ever fewer, has a draft, so that a text that becomes predictable is noticed.
 
 #include "runtime/depth.h"
@@ -100,8 +101,8 @@ static int best_depth(const struct depth *d, const struct depth_lane *lanes, int
 static int look_around(struct depth *d, int n, int best, int most)
 {
     int64_t round = d->rounds[n]++;
-    const int try[] = {0, most > 0, (most + 1) / 2};
-    for (int i = 0; i < 3 && round < 16; i++)
+    const int try[] = {0, most > 0, (most + 1) / 2, most};
+    for (int i = 0; i < 4 && round < 16; i++)
         if (d->samples[n][try[i]] < SURE)
             return try[i];
     if (round < d->probe[n])
