@@ -334,6 +334,7 @@ static int child(const char *path, uint64_t seed)
         if (written && printf("%llu %s\n", (unsigned long long)i, last->name) > 0)
             fflush(stdout);
     }
+    fclose(stdout); // whoever waits for a file that was late need not wait any longer
     while (pause() != 0)
         ;
     return 0;
@@ -368,6 +369,8 @@ static bool kill_one(int number, struct toll *toll, int *reported)
     const pid_t pid = fork();
     if (pid == 0) {
         dup2(pipes[1], 1);
+        close(pipes[0]);
+        close(pipes[1]);
         execl(self, self, "--child", folder, seed, (char *)NULL);
         _exit(1);
     }
