@@ -184,19 +184,21 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_fixed.h"
 #include "tests/cuda_matrix_staged.h"
 
-// What an argument asks for: a shape's number that shape, WORDS_ALONE words of nvfp4, BEFORE_ALONE a residual before a product, HALVES_ALONE what E4M3 codes begin with, INTEGERS_ALONE hard rows of integers,
-// STAGED_ALONE x with the stages, STREAMS_ALONE a prompt's rows between products, FIXED_ALONE kernels for one shape, SLICES_ALONE slices of
-// k, 99 experts and steps, EXPERTS_ALONE + c the case c of experts.
-enum {
-    WORDS_ALONE = 91,
-    BEFORE_ALONE = 92,
-    HALVES_ALONE = 93,
-    INTEGERS_ALONE = 94,
-    STAGED_ALONE = 95,
-    STREAMS_ALONE = 96,
-    FIXED_ALONE = 97,
-    SLICES_ALONE = 98,
-    EXPERTS_ALONE = 100
+// What an argument asks for: a shape's number that shape, EXPERTS_AND_STEPS the experts and steps, EXPERTS_ALONE + c the case c of experts, and
+// these; without one everything is run.
+enum { WORDS_ALONE = 91, EXPERTS_AND_STEPS = 99, EXPERTS_ALONE = 100 };
+static const struct {
+    int number;
+    void (*run)(void);
+} groups[] = {
+    {WORDS_ALONE, test_words},                   // of nvfp4
+    {92, test_before},                           // a residual before a product
+    {93, test_halves},                           // what E4M3 codes begin with
+    {94, test_integers},                         // hard rows
+    {95, test_staged},                           // x with the stages
+    {96, test_streams},                          // a prompt's rows between products
+    {96, test_gated},          {97, test_fixed}, // kernels for one shape
+    {98, test_slices},                           // of k
 };
 
 int main(int count, char **arguments)
@@ -217,28 +219,13 @@ int main(int count, char **arguments)
     const int expert_case = only - EXPERTS_ALONE;
     if (expert_case >= 0 && expert_case < (int)(sizeof expert_cases / sizeof *expert_cases))
         test_moe(expert_case);
-    else if (only < 0 || (only >= SHAPES && (only < WORDS_ALONE || only == 99))) {
+    else if (only < 0 || (only >= SHAPES && (only < WORDS_ALONE || only == EXPERTS_AND_STEPS))) {
         test_experts();
         test_linear_steps();
         test_two();
     }
-    if (only < 0 || only == WORDS_ALONE)
-        test_words();
-    if (only < 0 || only == BEFORE_ALONE)
-        test_before();
-    if (only < 0 || only == INTEGERS_ALONE)
-        test_integers();
-    if (only < 0 || only == HALVES_ALONE)
-        test_halves();
-    if (only < 0 || only == STREAMS_ALONE) {
-        test_streams();
-        test_gated();
-    }
-    if (only < 0 || only == FIXED_ALONE)
-        test_fixed();
-    if (only < 0 || only == STAGED_ALONE)
-        test_staged();
-    if (only < 0 || only == SLICES_ALONE)
-        test_slices();
+    for (const auto &group : groups)
+        if (only < 0 || only == group.number)
+            group.run();
     return done();
 }
