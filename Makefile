@@ -20,7 +20,7 @@ PERMUTE    ?=
 FUSE       ?= 1
 PROMPT     ?= How do I list all files, also hidden ones?
 SANITIZE   ?=
-override SANITIZE := $(filter-out 0,$(SANITIZE))
+override SANITIZE := $(filter-out 0 no off,$(SANITIZE))
 B          ?= build$(if $(SANITIZE),/sanitize)
 # A list has spaces or commas between its parts, and what is in it twice counts once.
 COMMA      := ,
@@ -31,7 +31,8 @@ $(error NAME=$(NAME): a name of letters, digits, ., _ and - is expected, and not
 endif
 $(foreach path,CHECKPOINT TOKENIZER DRAFT_VOCAB B DESTDIR PREFIX,$(if $(word 2,$($(path))), \
     $(error $(path)=$($(path)): make cannot have spaces in it; give a path without, such as that of a link)))
-$(foreach number,LANES WINDOW CHUNK,$(if $(filter 1,$(words $($(number)))),,$(error $(number)=$($(number)): a number is expected)))
+$(foreach number,LANES WINDOW CHUNK,$(if $(shell case '$(subst ','\'',$($(number)))' in ('' | *[!0-9]*) echo unfit;; esac), \
+    $(error $(number)=$($(number)): a number is expected)))
 ifneq ($(words $(TARGET) $(filter cpu cuda,$(TARGET))),2)
 $(error TARGET=$(TARGET): cpu or cuda is expected)
 endif

@@ -61,14 +61,16 @@ function report.template_source(dir)
         return text, path
     end
     local settings = report.tokenizer_settings(dir)
-    local text = settings and settings.chat_template
-    if type(text) == "table" then
-        for _, entry in ipairs(text) do
+    local given = settings and settings.chat_template
+    local text = given
+    if type(given) == "table" then
+        text = nil
+        for _, entry in ipairs(given) do
             if type(entry) == "table" and entry.name == "default" then text = entry.template end
         end
     end
     if type(text) == "string" then return text, dir .. "/tokenizer_config.json" end
-    if type(text) == "table" then
+    if given and type(given) ~= "userdata" then -- null is as good as none
         io.stderr:write("pianola: note: ", dir, "/tokenizer_config.json has no chat template named default; chats are refused\n")
     end
 end

@@ -43,9 +43,11 @@ dry NAME=a.B-c_1 && [ ! -s "$err" ]
 ok $? "a name of all that it may have"
 refused "TARGET=gpu: cpu or cuda is expected" TARGET=gpu
 refused "TARGET=: cpu or cuda" TARGET=
-for number in LANES WINDOW CHUNK; do refused "$number=: a number is expected" "$number=" && refused "$number=1 2: a number" "$number=1 2"; done
-dry SANITIZE=0 && ! grep -q fsanitize "$out" && dry SANITIZE=1 && grep -q fsanitize "$out"
-ok $? "SANITIZE=0 is without sanitizers, SANITIZE=1 with them"
+for number in LANES WINDOW CHUNK; do
+    for value in "" "1 2" "4;id" "'" x -1; do refused "$number=$value: a number is expected" "$number=$value"; done
+done
+dry SANITIZE=0 && ! grep -q fsanitize "$out" && dry SANITIZE=off && ! grep -q fsanitize "$out" && dry SANITIZE=1 && grep -q fsanitize "$out"
+ok $? "SANITIZE=0 and SANITIZE=off are without sanitizers, SANITIZE=1 with them"
 refused "FIXED=3 8: some of 1, 2, 4 and 8" TARGET=cuda FIXED="8 3"
 dry TARGET=cuda FIXED="8 1,8" && [ ! -s "$err" ] && [ "$(grep -c 'fixed_[0-9]*\.o$' "$out")" = 2 ]
 ok $? "rows of FIXED count once, with spaces or commas between them"

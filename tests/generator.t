@@ -532,10 +532,13 @@ local function check_bad()
     ok(status == 2 and message:find("^pianola: .*chat_template.jinja: is not a file that can be read\n$"), "a folder in the place of a template",
         message)
     os.remove(good .. "/chat_template.jinja")
-    write.text(good .. "/tokenizer_config.json", '{"chat_template": [{"name": "tools", "template": "x"}]}')
-    status, message = generate(good, folder "whole")
-    ok(status == 0 and message:find("pianola: note: [^\n]*tokenizer_config.json has no chat template named default; chats are refused\n"),
-        "templates without a default are said", message)
+    for text, said in pairs { ['[{"name": "tools", "template": "x"}]'] = true, ['[{"name": "default", "template": null}]'] = true, ["7"] = true,
+        ["null"] = false } do
+        write.text(good .. "/tokenizer_config.json", '{"chat_template": ' .. text .. "}")
+        status, message = generate(good, folder "whole")
+        local note = message:find("pianola: note: [^\n]*tokenizer_config.json has no chat template named default; chats are refused\n")
+        ok(status == 0 and (note ~= nil) == said, "a chat template that is " .. text, message)
+    end
     os.remove(good .. "/tokenizer_config.json")
     ok(generate(good, folder "whole", "--draft-vocab 320") == 0, "a draft vocabulary of all ids is one")
     ok(generate(good, out) == 0 and not quiet_directory(out), "the config that these are made of is good")
