@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products whose x comes with the stages of weights (kernels/cuda/eight.cuh): a row has the bits that it has with a window, which is filled
-// from the rows (up to sixteen blocks of k) or copied, for every encoding, with several units a block, with slices, for several tiles, behind a glu, and in a kernel for one shape.
+// from the rows (few blocks of k) or copied, for every encoding, with several units a block, with slices, for several tiles, behind a glu, and in a kernel for one shape.
 //
 // Red control: rows that were taken apart of another x are found.
 
@@ -24,15 +24,15 @@ static const struct {
     {{333, 0, 0, 0, 1, ONE(ENC_BF16, 0, 0, 140)}, "bf16"},
     {{192, 0, 0, 0, 1, ONE(ENC_F16, 0, 0, 140)}, "fp16"},
     {{320, 0, 0, 0, 1, ONE(ENC_AFFINE, 3, 32, 140)}, "affine 3"},
-    {{576, 0, 0, 0, 1, ONE(ENC_AFFINE, 4, 64, 330)}, "affine 4"},
+    {{832, 0, 0, 0, 1, ONE(ENC_AFFINE, 4, 64, 330)}, "affine 4"},
     {{352, 0, 0, 0, 1, ONE(ENC_AFFINE, 8, 32, 140)}, "affine 8"},
     {{304, 0, 0, 0, 1, ONE(ENC_NVFP4, 4, 16, 300)}, "nvfp4"},
-    {{608, 0, 0, 0, 1, ONE(ENC_MXFP8, 8, 0, 140)}, "mxfp8"},
-    {{640, 0, 0, 0, 1, ONE(ENC_FP8_BLOCK, 8, 0, 300)}, "fp8 block"},
+    {{800, 0, 0, 0, 1, ONE(ENC_MXFP8, 8, 0, 140)}, "mxfp8"},
+    {{896, 0, 0, 0, 1, ONE(ENC_FP8_BLOCK, 8, 0, 300)}, "fp8 block"},
     {{384, 0, 0, 0, 1, ONE(ENC_INT4, 4, 128, 140)}, "int4"},
     {{STAGED_K_MOST, 0, 0, 0, 1, ONE(ENC_AFFINE, 4, 32, 70)}, "slices"},
-    {{640, 1, 0, 0, 1, ONE(ENC_AFFINE, 4, 64, 70)}, "glu before it"},
-    {{576,
+    {{832, 1, 0, 0, 1, ONE(ENC_AFFINE, 4, 64, 70)}, "glu before it"},
+    {{832,
       0,
       0,
       0,

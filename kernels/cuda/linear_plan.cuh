@@ -14,6 +14,9 @@
 
 enum { COUNTERS = 1 << 17, SLICES_MOST = 8, STREAMS_MOST = 4 };
 
+// Blocks of k up to which a window of eight rows is as soon filled from the rows themselves: of a slice, and where all of k is one.
+enum { APART_SLICE = 48, APART_ALL = 24 };
+
 // What a step does beside the product.
 struct linear_step {
     const float *up; // glu before it: x is silu(x) * up
@@ -226,8 +229,8 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     plan.blocks = plan.units < card.multiprocessors ? plan.units : card.multiprocessors;
     plan.apart = linear_apart(&plan, card, a->k, blocks, rows, partial);
     plan.staged = plan.apart && linear_staged(&plan, card, a, blocks, shared);
-    if (!plan.staged) { // short windows are as soon filled from the rows themselves
-        plan.apart = plan.apart && linear_slice_most(blocks, plan.slices) > WARPS;
+    if (!plan.staged) {
+        plan.apart = plan.apart && linear_slice_most(blocks, plan.slices) > (plan.slices > 1 ? APART_SLICE : APART_ALL);
         linear_room(&plan, card, a, blocks, rows, shared);
     }
     if (plan.step.rows && *shared < sizeof(route_space))

@@ -17,7 +17,7 @@ enum {
     TAKERS = 32 * WARPS,
     THREADS = TAKERS + 32,
     BLOCK_THREADS = TAKERS + 128, // whole warpgroups: only they can have registers dealt out anew
-    SLOTS_MOST = 8,
+    SLOTS_MOST = 6,
 };
 
 // Bytes of the scales of a block (affine, int4: of a group) and panel that go through the ring.
