@@ -63,8 +63,8 @@ BASE    += -I$(CUDA)/include
 NVFLAGS := -std=c++17 -O3 -I. -I$(B)/common -Xcompiler -Wall,-Wextra,-Wno-missing-field-initializers -Werror all-warnings --expt-relaxed-constexpr \
            $(if $(filter 90a,$(CHIPS)),-DWITH_WGMMA) $(if $(filter-out 90a,$(CHIPS)),,-DONLY_WGMMA) $(foreach chip,$(CHIPS),-gencode arch=compute_$(chip),code=sm_$(chip))
 # Rows of a tile for which decode kernels are made for the model's own shapes too: those that rounds of LANES streams and WINDOW rows
-# have, and a prompt's ending. Launchers take such kernels on compute capability 9.
-FIXED   ?= $(if $(filter 9%,$(CHIPS)),$(shell for rows in 1 2 4; do [ $$rows -lt $$((2 * $(LANES) * $(WINDOW))) ] && echo $$rows; done 2>/dev/null) 8)
+# have. Launchers take such kernels on compute capability 9.
+FIXED   ?= $(if $(filter 9%,$(CHIPS)),$(shell for rows in 1 2 4 8; do [ $$rows -lt $$((2 * $(LANES) * $(WINDOW))) ] && echo $$rows; done 2>/dev/null))
 override FIXED := $(call listed,$(FIXED))
 ifneq ($(filter-out 1 2 4 8,$(FIXED)),)
 $(error FIXED=$(FIXED): some of 1, 2, 4 and 8 are expected, or none)

@@ -2,8 +2,8 @@
 --
 -- Runs a family description once per program and gets static ops with shapes. The programs of a model:
 --   prompt        a chunk of prompt rows through the trunk, and through the head's cache (plain_prompt: without the head)
---   prompt_end    the same for a prompt's last ENDING tokens, in the decode class (plain_prompt_end: without the head)
 --   tail          logits of chosen rows of the last prompt chunk, and a draw for each
+--   saved_tail    the same of a prompt's last row, whose streams a kept state has
 --   round k       the head takes in what was accepted and drafts k tokens, then the trunk verifies a window of k + 1 rows
 --   plain_round   a window of one row, without a head
 --   saving_round  the same, and its row is saved for a head that takes in several rows later
@@ -16,12 +16,8 @@ local place = require "place"
 
 local graph = {}
 
--- A prompt's last tokens that are decode rows: as many as the openings of replies have, of any family's template, so that a chat's
--- prompt ends with one pass that few rows make short. By the prompt's length alone: equal ids have equal bits, however they are marked.
-local ENDING <const> = 7
--- The rows that its launches are made for: one more, since a card's kernels for one shape know eight rows and not seven.
-local ENDING_ROWS <const> = 8
-assert(ENDING <= ENDING_ROWS)
+-- Tokens that open a reply, of any family's template, at most: the next turn may spell those of a prompt's end in another way.
+local OPENING <const> = 7
 
 -- ---- what programs share ----------------------------------------------------------------------------------------------
 
@@ -175,22 +171,24 @@ local build = {}
 
 function build.prompt(m, family, c, with_head)
     local r = trunk(m, family, c, "streams")
+    local state = m.state:claim("saved streams", { streams = m.max_window * r.width * 4 })
     if with_head then
-        local state = m.state:claim("saved streams", { streams = m.max_window * r.width * 4 })
         m:rows("head", "fill")
         family.head.fill(m, c, family.head.input(m, c, m:gather(r, "trunk", r.width, state)))
         m:commit(true)
         m.pass = "trunk"
-        m:save_streams(r, state) -- after the head: it may still need the row before this chunk
     end
+    m:save_streams(r, state) -- after the head: it may still need the row before this chunk
     m:commit(false)
 end
 
-function build.tail(m, family, c)
+-- saved: of the row that the lane's saved streams end with, else of the last chunk's rows.
+function build.tail(m, family, c, saved)
     m.pass = "trunk"
-    local kept = m:value(c.streams_width, { keep = "streams" })
+    local kept = not saved and m:value(c.streams_width, { keep = "streams" })
     m:rows("tail", "tail")
-    local r = m:gather(kept, "trunk", c.streams_width, -1)
+    local state = saved and m.state:claim("saved streams", { streams = m.max_window * c.streams_width * 4 })
+    local r = saved and m:gather(nil, nil, c.streams_width, state) or m:gather(kept, "trunk", c.streams_width, -1)
     m:draw(logits(m, family, c, r), 1, -1, "drawn")
 end
 
@@ -239,7 +237,7 @@ function graph.build(family, c, census, sizes, options)
     c.streams_width = c.hidden_size * (family.streams_name and c[family.streams_name] or 1)
     local model = {
         family = family, config = c, has_head = head and true or false, programs = {}, store = new_store(census, c),
-        states = new_states(), caches = setmetatable({}, Caches), options = options, kept = {}, ending = ENDING,
+        states = new_states(), caches = setmetatable({}, Caches), options = options, kept = {}, opening = OPENING,
     }
     local lanes, window = options.lanes, options.window
     local max_window = options.max_window
@@ -257,14 +255,11 @@ function graph.build(family, c, census, sizes, options)
             ops = ops, lanes = for_one and 1 or lanes }
     end
     -- The head reads a prompt's rows up to the last but one, and may be a cell behind.
-    local chunk, ending = { trunk = options.chunk, head = options.chunk }, { trunk = ENDING_ROWS, head = ENDING_ROWS }
-    local function prompts(prefix, with_head)
-        program(prefix, "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
-        program(prefix .. "_end", "decode", ending, true, 0, function(m) build.prompt(m, family, c, with_head) end, true)
-    end
-    prompts("plain_prompt", false)
-    if head then prompts("prompt", true) end
+    local chunk = { trunk = options.chunk, head = options.chunk }
+    program("plain_prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, false) end, true)
+    if head then program("prompt", "prompt", chunk, true, 0, function(m) build.prompt(m, family, c, true) end, true) end
     program("tail", "decode", { trunk = options.chunk, tail = options.tail }, true, 0, function(m) build.tail(m, family, c) end, true)
+    program("saved_tail", "decode", { trunk = 1, tail = 1 }, true, 0, function(m) build.tail(m, family, c, true) end, true)
     program("plain_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false) end)
     if head then
         program("saving_round", "decode", { trunk = lanes }, true, 0, function(m) build.round(m, family, c, 0, false, true) end)

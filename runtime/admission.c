@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef ENGINE_TEST
-int cache_test_keep_ended; // red control: the state behind a prompt's ending is kept
-#endif
-
 uint32_t admission_need(const struct engine *e, int positions)
 {
     const int page = e->options.page, need = (positions + model.window + 1 + page - 1) / page;
@@ -254,55 +250,59 @@ static struct stream *oldest(struct engine *e, enum stream_phase phase)
     return found;
 }
 
-// A prompt without a reply is over when everything before its ending has been read.
+// A prompt without a reply is over when all of it has been read.
 static void end_prompt(struct stream *s)
 {
     engine_wait(s->engine, NULL);
     if (s->phase != STREAM_FILLING)
         return; // its last chunk failed
-    cache_reached(s);
     cache_end(s);
     stream_detach(s);
     s->phase = STREAM_FINISHED;
     s->engine->counters.finished++;
 }
 
-// One chunk of the oldest prompt, unless replies are owed time. The chunk that ends a prompt draws its first token: then that is
-// whose; else NULL.
+// The prompt has been read: its first token, then the states that its last chunk has left, while the head still follows.
+static bool end_fill(struct stream *s, struct error *cause)
+{
+    if (!stream_draw(s, cause))
+        return false;
+    cache_reached(s);
+    cache_end(s);
+    if (!stream_first(s, cause))
+        return false;
+    admission_finish(s);
+    return true;
+}
+
+// One chunk of the oldest prompt, unless replies are owed time. The chunk that ends a prompt draws its first token, as a prompt that is kept
+// whole does at once: then that is whose; else NULL.
 static struct stream *fill(struct engine *e)
 {
     struct stream *s = oldest(e, STREAM_FILLING);
     const bool beside = oldest(e, STREAM_DECODING) != NULL;
     struct error cause = {0};
-    int rows = 0;
     if (!s || (beside && e->owed > 0))
         return NULL;
     const int at = s->slot->lane->length, end = s->prompt_count;
     const int most = beside ? e->options.busy_chunk : e->options.solo_chunk;
     const double start = engine_seconds();
-    const bool last = at >= stream_prompt_rows(s, end);
-    if (last && s->prompt_only) {
+    int rows = stream_chunk_rows(s, end, most);
+    if (rows == 0 && s->prompt_only) {
         end_prompt(s);
         return NULL;
     }
-    bool ok = stream_chunk(s, end, most, last, &rows, &cause) && (!last || stream_first(s, &cause));
+    const bool last = at + rows == end && !s->prompt_only;
+    const bool ok = (rows == 0 || stream_chunk(s, end, most, last, &rows, &cause)) && (!last || end_fill(s, &cause));
     if (!ok) {
         stream_fail(s, &cause);
         return NULL;
     }
-#ifdef ENGINE_TEST
-    if (last && cache_test_keep_ended && e->cache)
-        cache_keep_here(s, KEEP_END);
-#endif
-    if (last)
-        cache_end(s);
-    if (last)
-        admission_finish(s);
-    else
-        e->chunk_start = start;
     e->chunk_beside = beside;
     if (last)
         admission_chunk_done(e, s, engine_seconds() - start);
+    else
+        e->chunk_start = start;
     return last ? s : NULL;
 }
 

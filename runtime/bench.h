@@ -154,8 +154,7 @@ bool bench_graphs(struct bench *bench, struct error *error);
 void bench_graphs_text(const struct bench *bench);
 void bench_graphs_json(const struct bench *bench, json_t *root);
 
-// A round of one lane, one of all lanes (bytes are those that one of them touches), and a prompt but its ending, which is a
-// pass of another program (passes 0: the prompt is no longer).
+// A round of one lane, one of all lanes (bytes are those that one of them touches), and a prompt.
 struct bench_part bench_round(const struct bench *bench);
 struct bench_part bench_lanes_round(const struct bench *bench);
 struct bench_part bench_prompt(const struct bench *bench);

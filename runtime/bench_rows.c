@@ -49,7 +49,7 @@ struct bench_part bench_lanes_round(const struct bench *b)
 
 struct bench_part bench_prompt(const struct bench *b)
 {
-    const int most = b->prompt_program->rows, read = b->prompt > model.ending ? b->prompt - model.ending : 0;
+    const int most = b->prompt_program->rows, read = b->prompt;
     const int passes = (read + most - 1) / most;
     return (struct bench_part){.program = b->prompt_program,
                                .seconds = b->prompt_seconds,
@@ -167,7 +167,7 @@ void bench_rows_text(const struct bench *b)
     if (lanes.passes > 0)
         print_ops("a round of all lanes, bytes those of one", &lanes);
     if (prompt.passes > 0)
-        print_ops("a prompt but its ending", &prompt);
+        print_ops("a prompt", &prompt);
 }
 
 // ---- JSON ---------------------------------------------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ static void print_json(const struct plan *p)
         {"scratch_bytes", m->scratch_bytes},
         {"tables_bytes", m->tables_bytes},
         {"kept_bytes", m->kept_bytes},
+        {"keep_bytes", m->keep_bytes},
         {"draw_bytes", m->draw_bytes},
         {"process_bytes", p->process_bytes + p->embedded_bytes},
         {"total_bytes", p->total},
@@ -174,6 +175,8 @@ static void print_text(const struct plan *p)
     snprintf(note, sizeof note, "%u pages of kept prompt states", m->cache_pages);
     if (m->cache_pages)
         row("prompt cache", m->cache_bytes, note);
+    if (m->keep_bytes)
+        row("states on their way", m->keep_bytes, "that a prompt keeps in the middle of a pass");
     row("scratch", m->scratch_bytes, "of the threads");
     row("tables", m->tables_bytes, "page tables and token ids");
     row("kept states", m->kept_bytes, "to go back to for the next turn; serve has none");

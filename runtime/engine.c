@@ -125,6 +125,7 @@ static void make_plan(struct engine *e)
     p->history = e->sizes.history_bytes;
     p->masks = e->sizes.mask_bytes;
     p->kept = e->sizes.kept_bytes / e->lanes;
+    p->keeps = e->sizes.keep_bytes;
 }
 
 // What was allocated is what was planned: a buffer that is added without its line in the plan ends here, not in a full memory.
@@ -253,6 +254,8 @@ static bool open_lanes(struct engine *e, struct error *error)
     if (!mirror_open(&e->block, p->block, "the lanes", error))
         return false;
     e->arena = device_alloc(p->arena, "the arena", error);
+    if (p->keeps && !(e->keeps = device_alloc(p->keeps, "states of prompts", error)))
+        return false;
     e->logits = malloc((size_t)model.tail * (size_t)model.logits_width * sizeof *e->logits);
     if (!e->arena || !e->logits)
         return e->arena ? error_set(error, "no memory for logits") : false;
@@ -353,6 +356,7 @@ void engine_close(struct engine *e)
     mirror_close(&e->block);
     mirror_close(&e->passes);
     device_free(e->arena, model.arena_bytes);
+    device_free(e->keeps, e->plan.keeps);
     cache_close(e);
     pages_close(&e->pages);
     pack_close(&e->pack);

@@ -170,7 +170,7 @@ const struct logprobs *stream_logprobs(const struct stream *stream, int i);
 // Ids that the stream holds (prompt, reply so far), in order; valid until the next call on the stream.
 const int32_t *stream_tokens(const struct stream *stream, int *count);
 
-// Goes back to the last kept state: the prompt but for its ending, before any reply. Returns the number of tokens
+// Goes back to the last kept state: the prompt but for what may open a reply, before any reply. Returns the number of tokens
 // that are left; the caller feeds the rest with stream_prompt. 0 (an empty stream) when nothing was kept.
 int stream_rewind(struct stream *stream);
 
@@ -203,7 +203,7 @@ struct request {
     // this one (beginnings of messages, the end of a shared system text). Copied. The cache adds the end and an interval.
     const int *marks;
     int mark_count;
-    bool prompt_only; // ends FINISHED, without a token, when the state before the prompt's ending is kept
+    bool prompt_only; // ends FINISHED, without a token, when the prompt has been read
     bool background;  // waits behind requests that are not, and its prompt is read after theirs
     struct stream_options options;
 };

@@ -8,8 +8,10 @@
 #include "runtime/engine_state.h"
 
 #ifdef ENGINE_TEST
-int engine_test_shared_table, engine_test_no_drain, engine_test_end_stays;
-int engine_test_end_class, engine_test_few_behind;
+int engine_test_shared_table, engine_test_no_drain;
+int engine_test_keep_other; // red control: states on their way are taken when another prompt may have left its own there
+int engine_test_row_lost;   // red control: a prompt that is kept whole draws from the rows of whoever was read last
+int engine_test_rewind_late; // red control: the state to go back to is one row late
 #endif
 
 int engine_lane_count(int n)
@@ -35,7 +37,7 @@ enum { LEAST_ROWS = 32, ROWS_STEP = 2, HEAD_LAG = 1 }; // sizes that prompt pass
 // long one. In a prompt the head lags behind the trunk by a cell at most.
 static int32_t rows_for(const struct program *program, struct slot *const *slots, int count)
 {
-    int32_t rows = HEAD_LAG, most = LEAST_ROWS;
+    int32_t rows = program == model.prompt ? HEAD_LAG : 0, most = LEAST_ROWS;
     if (program != model.plain_prompt && program != model.prompt)
         return program->rows;
     for (int i = 0; i < count; i++)
@@ -93,15 +95,15 @@ static struct graph_key key_of(const struct engine *e, const struct program *pro
 
 static bool is_prompt(const struct program *p)
 {
-    return p == model.plain_prompt || p == model.prompt || p == model.plain_prompt_end || p == model.prompt_end ||
-           p == model.tail_program;
+    return p == model.plain_prompt || p == model.prompt || p == model.tail_program || p == model.saved_tail;
 }
 
 bool engine_capture(struct engine *e, struct slot *const *slots, int count)
 {
     for (int i = 0; i < model.program_count; i++) {
         const struct program *p = model.programs[i];
-        if (is_prompt(p) && (count > 1 || p != model.tail_program))
+        const bool tail = p == model.tail_program || p == model.saved_tail;
+        if (is_prompt(p) && (count > 1 || !tail))
             continue; // prompts have keys by their lengths
         struct bind b = bind_lanes(e, p, slots, count);
         struct graph_key key = key_of(e, p, &b, slots);
@@ -198,6 +200,12 @@ bool engine_wait(struct engine *e, struct error *error)
     bool ok = outcome(e, program, &cause);
     if (stream)
         admission_chunk_done(e, stream, engine_seconds() - e->chunk_start);
+    bool keeps = ok && stream;
+#ifdef ENGINE_TEST
+    keeps = keeps && !engine_test_keep_other;
+#endif
+    if (keeps)
+        cache_reached(stream);
     if (ok)
         return true;
     if (error)

@@ -60,7 +60,7 @@ struct slot {
 
 // The parts of what an engine allocates on the target, in bytes, but for weights.
 struct engine_plan {
-    int64_t passes, block, arena, tokens, tables, pages, history, masks,
+    int64_t passes, block, arena, keeps, tokens, tables, pages, history, masks,
         kept; // tokens, tables, history .. kept: of a lane
     uint32_t page_count, run_pages;
     int64_t page_bytes;
@@ -86,6 +86,8 @@ struct engine {
     struct pages pages;
     struct cache *cache; // NULL: no states are kept
     uint8_t *arena;
+    uint8_t *
+        keeps; // of the target, LANE_KEEPS runs: where a request's prompt keeps states on its way; NULL: without a cache
     struct mirror passes; // struct pass [PASS_COUNT], then the arrays of their rows
     struct mirror block;  // struct round_block
     struct slot slot[MAX_LANES];
@@ -131,14 +133,13 @@ struct stream {
     atomic_bool cancel;
     bool started;     // the prompt's draw has been made
     bool first_drawn; // first_token is what the prompt's last row draws
-    bool ending_read; // the lane's last tokens are decode rows of a prompt's ending
+    bool row_saved;   // the prompt's last row is among the lane's saved streams, and not in the arena
     int32_t first_token;
     bool drafting;              // it may have drafts
     bool follows, kept_follows; // the head follows it; and did when the state was kept
     bool submitted;             // driven by engine_turn
     bool ignore_end;            // goes on after end tokens
     bool prompt_only, background;
-    int ending; // its prompt's last tokens that are no prompt rows
     struct cache_pass pass;
     int *marks; // [mark_count] ascending positions of the prompt at which a state is worth keeping
     int mark_count;
@@ -155,17 +156,10 @@ struct stream {
     int64_t stamp;
     int round_from, round_rows, row_first;
     int given_from, given; // reply tokens of the last stream_next or stream_take
-    // the kept state: the prompt but its ending, made by prompt-class rows
+    // the kept state: the prompt but for what may open a reply, made by prompt-class rows
     int kept_length; // in the slot's kept_run; 0: nothing is kept
     struct error cause;
 };
-
-// Where the prompt rows of a prompt of `count` tokens end: what follows is its ending, which decode rows read. By the length alone, so equal
-// ids have equal bits; no state is kept behind it, and none is gone on from that lies behind it.
-static inline int stream_prompt_rows(const struct stream *s, int count)
-{
-    return count > s->ending ? count - s->ending : 0;
-}
 
 static inline struct round_block *engine_block(const struct engine *engine)
 {
@@ -212,14 +206,20 @@ bool stream_attach(struct stream *stream, struct slot *slot, struct error *error
 // Gives lane and pages back, after the device has drained.
 void stream_detach(struct stream *stream);
 
-// Runs the next chunk of the ids up to position `end`, at most `most` rows; the ending is a chunk of its own, and whole. *rows: how
-// many ran. wait: else the chunk may still run when this returns.
+// Rows of the next chunk of the ids up to position `end`, at most `most`: as far as the states that it keeps on its way allow.
+// 0: all have been read.
+int stream_chunk_rows(const struct stream *stream, int end, int most);
+
+// Runs that chunk. *rows: how many ran. wait: else it may still run when this returns.
 bool stream_chunk(struct stream *stream, int end, int most, bool wait, int *rows, struct error *error);
 
 // The stream's lane goes on at position `length` of its prompt; its run and its pages below are in place.
 void stream_resume(struct stream *stream, int length, bool follows);
 
-// Puts the first reply token in place: it is drawn from the prompt's last row before any other program runs.
+// Draws the first reply token, unless it is drawn: from the prompt's last row, before any other program runs.
+bool stream_draw(struct stream *stream, struct error *error);
+
+// Puts it in place; draws it first.
 bool stream_first(struct stream *stream, struct error *error);
 
 // Positions that tokens may still be put at, the pending one's included.

@@ -104,12 +104,13 @@ bool memory_plan_make(struct memory_plan *plan, const struct memory_request *req
     if (!choose_cache(&p, request, error))
         return false;
     p.kept_bytes = request->no_rewind ? 0 : p.lanes * model.run_bytes;
+    p.keep_bytes = p.cache_pages ? LANE_KEEPS * model.run_bytes : 0;
     p.history_bytes = history_bytes(model.vocabulary, p.context);
     p.mask_bytes = (int64_t)model.window * mask_words(model.vocabulary) * (int64_t)sizeof(uint32_t);
     p.draw_bytes = p.lanes * (p.history_bytes + p.mask_bytes);
     p.scratch_bytes = (int64_t)request->threads * KERNEL_SCRATCH;
     p.total = model.weight_bytes + model.arena_bytes + p.kv_bytes + p.run_bytes + p.cache_bytes + p.tables_bytes +
-              p.kept_bytes + p.draw_bytes + p.scratch_bytes;
+              p.kept_bytes + p.keep_bytes + p.draw_bytes + p.scratch_bytes;
     *plan = p;
     return true;
 }

@@ -33,6 +33,7 @@ struct memory_plan {
     int64_t history_bytes, mask_bytes; // of a lane: for penalties and logit bias, and under grammars
     int64_t draw_bytes;                // both of all lanes
     int64_t cache_bytes;               // in whole pages
+    int64_t keep_bytes;                // states that a prompt keeps on its way, before they are in those
     int64_t scratch_bytes;             // of the threads
     int64_t total;                     // with weights and arena; without what the process itself takes
 };

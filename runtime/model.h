@@ -56,9 +56,10 @@ struct model {
     uint64_t identity; // of the pack's entries; a pack of another build is refused
     int32_t vocabulary, width, layers, max_context;
     int32_t lanes, window, chunk, tail; // most lanes, rows of a window, prompt rows a pass, rows of a tail pass
-    int32_t ending;                     // a prompt's last tokens that are decode rows: so many, of a shorter one all
-    int32_t page_ratio;                 // positions that one pooled row stands for
-    bool has_head, has_weights;         // has_weights: false in a build from a config without tensors
+    int32_t
+        opening; // tokens that open a reply at most, by any template: what goes on from a prompt in another way leaves those out
+    int32_t page_ratio;         // positions that one pooled row stands for
+    bool has_head, has_weights; // has_weights: false in a build from a config without tensors
     int64_t arena_bytes, run_bytes;
     int64_t run_parts[RUN_PARTS];        // bytes of a lane's run by enum run_part; their sum is run_bytes
     int32_t recurrent_layers;            // that RUN_RECURRENT is of
@@ -70,9 +71,10 @@ struct model {
     int32_t end_count;
     float temperature, top_p, min_p; // from generation_config.json
     int32_t top_k;
-    const struct program *plain_prompt, *prompt;         // prompt: NULL without a head
-    const struct program *plain_prompt_end, *prompt_end; // the same for a prompt's `ending` last tokens
+    const struct program *plain_prompt, *prompt; // prompt: NULL without a head
     const struct program *tail_program, *plain_round;
+    const struct program
+        *saved_tail; // the same as tail_program for the last row of a prompt whose kept state is in place
     const struct program *saving_round;      // without drafts; its rows are saved for the head; NULL without a head
     const struct program *round[MAX_WINDOW]; // by drafts; NULL where there is none
     const struct program *const *programs;   // all of them

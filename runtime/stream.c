@@ -8,7 +8,7 @@
 #include <string.h>
 
 #ifdef ENGINE_TEST
-extern int engine_test_no_drain, engine_test_end_stays, engine_test_end_class, engine_test_few_behind;
+extern int engine_test_no_drain, engine_test_keep_other, engine_test_rewind_late, engine_test_row_lost;
 #endif
 
 enum { FOLLOW_EVERY = 8 };
@@ -37,7 +37,7 @@ static void reset_lane(struct stream *s, bool zero)
     if (zero)
         device_zero(lane->run, model.run_bytes);
     copy_index_reset(&slot->copy);
-    s->started = s->first_drawn = s->ending_read = false;
+    s->started = s->first_drawn = s->row_saved = false;
     s->round_rows = s->given = s->taken = 0;
     s->kept_length = 0;
 }
@@ -50,10 +50,12 @@ void stream_resume(struct stream *s, int length, bool follows)
     lane->head_length = follows ? length - 1 : INT32_MAX; // its last cell read the token that may differ now
     lane->fold = lane->halt = 0;
     lane->mask = NULL;
-    lane->streams_base = length > MAX_WINDOW ? length - MAX_WINDOW : 0;
+    lane->streams_base = length - 1; // a state that was kept on the way has no others
+    memset(lane->keep_at, 0, sizeof lane->keep_at);
     copy_index_reset(&s->slot->copy);
     history_reset(&s->slot->history);
-    s->started = s->first_drawn = s->ending_read = false;
+    s->started = s->first_drawn = false;
+    s->row_saved = true;
     s->round_rows = s->given = s->taken = 0;
 }
 
@@ -88,7 +90,6 @@ struct stream *stream_new(struct engine *e, const struct stream_options *options
     s->positions = engine_longest(e);
     if (options->positions > 0 && options->positions < s->positions)
         s->positions = options->positions;
-    s->ending = model.ending;
     s->drafting = model.has_head && !e->options.no_drafts && options->drafts != 0;
     s->follows = s->drafting;
     // Where drafts are known not to pay, one stream in a few still has the head follow it, to see whether that has changed.
@@ -321,7 +322,11 @@ static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(vo
     for (int done = 0; done < rows; done += lane->tail_rows) {
         lane->tail_first = first + done;
         lane->tail_rows = rows - done < model.tail ? rows - done : model.tail;
-        if (!engine_run(s->engine, model.tail_program, &s->slot, 1, error))
+        bool saved = s->row_saved;
+#ifdef ENGINE_TEST
+        saved = saved && !engine_test_row_lost;
+#endif
+        if (!engine_run(s->engine, saved ? model.saved_tail : model.tail_program, &s->slot, 1, error))
             return false;
         for (int i = 0; on_logits && i < lane->tail_rows; i++)
             on_logits(user, lane->tail_first + i, engine_logits(s->engine, i));
@@ -329,13 +334,11 @@ static bool run_tail(struct stream *s, int first, int rows, void (*on_logits)(vo
     return true;
 }
 
-// Keeps the state for a rewind: everything but the ending of the prompt, made by prompt-class rows.
-static void keep_state(struct stream *s)
+// Where the next chunk of a stream that its caller drives keeps the state that it can go back to; 0: it does not.
+static int rewind_place(const struct stream *s, int end, int rows)
 {
-    const struct slot *slot = s->slot;
-    const bool kept = slot->kept_run && device_copy(slot->kept_run, slot->lane->run, model.run_bytes);
-    s->kept_length = kept ? slot->lane->length : 0; // none costs time on the next turn, nothing else
-    s->kept_follows = s->follows;
+    const int at = s->slot->lane->length, place = end - model.opening;
+    return s->slot->kept_run && !s->prompt && place > at && place <= at + rows ? place : 0;
 }
 
 // Draws the token after the last row of the chunk that has just run.
@@ -366,37 +369,53 @@ static bool draw_first(struct stream *s, struct error *error)
     return true;
 }
 
+int stream_chunk_rows(const struct stream *s, int end, int most)
+{
+    const int at = s->slot->lane->length, left = cache_next_stop(s, at, end) - at;
+    return left < most ? left : most;
+}
+
 bool stream_chunk(struct stream *s, int end, int most, bool wait, int *rows, struct error *error)
 {
     struct engine *e = s->engine;
     if (!engine_wait(e, error) || !alive(s, error))
         return false;
-    struct lane *lane = s->slot->lane;
-    const int at = lane->length, ending = stream_prompt_rows(s, end);
-    bool ends = at >= ending;
-    const int left = ends ? end - at : cache_next_stop(s, at, ending) - at;
-    *rows = ends || left < most ? left : most;
-    if (ends && !s->prompt)
-        keep_state(s); // of a stream that its caller drives
-    s->ending_read = ends;
 #ifdef ENGINE_TEST
-    ends = ends && !engine_test_end_class;
+    if (engine_test_keep_other)
+        cache_reached(s);
 #endif
-    const struct program *program = s->follows ? ends ? model.prompt_end : model.prompt
-                                    : ends     ? model.plain_prompt_end
-                                               : model.plain_prompt;
-    cache_reached(s);
-    s->first_drawn = false;
+    struct lane *lane = s->slot->lane;
+    const int at = lane->length;
+    *rows = stream_chunk_rows(s, end, most);
+    const int place = rewind_place(s, end, *rows);
+    cache_keep_on_way(s, at + *rows);
+    if (place) {
+        s->kept_length = 0;
+        lane->keep_at[0] = place;
+        lane->keep_run[0] = s->slot->kept_run;
+    }
+#ifdef ENGINE_TEST
+    lane->keep_at[0] += place && engine_test_rewind_late;
+#endif
+    s->first_drawn = s->row_saved = false;
     lane->rows = *rows;
     lane->drafts = 0;
+    const struct program *program = s->follows ? model.prompt : model.plain_prompt;
     if (!engine_map(e, s->slot, at + *rows + 1, error) || !engine_launch(e, program, &s->slot, 1, error))
         return false;
     e->counters.chunks++;
     e->counters.prompt_tokens += *rows;
     s->counters.prompt_tokens += *rows;
-    if (wait)
-        return engine_wait(e, error);
-    e->flight_stream = s;
+    if (!wait) {
+        e->flight_stream = s;
+        return true;
+    }
+    if (!engine_wait(e, error))
+        return false;
+    if (place) {
+        s->kept_length = place;
+        s->kept_follows = s->follows;
+    }
     return true;
 }
 
@@ -411,25 +430,11 @@ bool stream_prompt(struct stream *s, const int32_t *ids, int count, int chunk, i
     if (!check_ids(s, ids, count, error))
         return false;
     double start = engine_seconds();
-    int at = lane->length, end = at + count, ended = at;
-    bool again = s->ending_read; // its last tokens were read as a prompt's ending, which they no longer are
-#ifdef ENGINE_TEST
-    again = again && !engine_test_end_stays;
-#endif
-    if (again)
-        at = stream_rewind(s);
-    bool few = at > stream_prompt_rows(s, end); // prompt rows have read what is the ending of so few tokens more
-#ifdef ENGINE_TEST
-    few = few && !engine_test_few_behind;
-#endif
-    if (few) {
-        reset_lane(s, true);
-        at = 0;
-    }
+    int at = lane->length, end = at + count;
     int most = chunk > 0 && chunk < model.chunk ? chunk : model.chunk, rows;
     int logits_from = keep_logits > 0 ? end - keep_logits : end;
-    memcpy((int32_t *)s->slot->tokens.host + ended, ids, (size_t)count * sizeof *ids);
-    engine_push_tokens(s->slot, ended, count);
+    memcpy((int32_t *)s->slot->tokens.host + at, ids, (size_t)count * sizeof *ids);
+    engine_push_tokens(s->slot, at, count);
     lane->limit = end;
     for (; at < end; at += rows) {
         if (!stream_chunk(s, end, most, true, &rows, error))
@@ -457,6 +462,11 @@ int stream_made(const struct stream *s)
     return s->started ? s->slot->lane->length - s->reply_from + 1 : 0;
 }
 
+bool stream_draw(struct stream *s, struct error *error)
+{
+    return s->first_drawn || draw_first(s, error);
+}
+
 bool stream_first(struct stream *s, struct error *error)
 {
     struct engine *e = s->engine;
@@ -466,7 +476,7 @@ bool stream_first(struct stream *s, struct error *error)
     if (lane->length == 0)
         return error_set(error, "a reply needs a prompt");
     double start = engine_seconds();
-    if (!s->first_drawn && !draw_first(s, error))
+    if (!stream_draw(s, error))
         return false;
     if (s->constraint && !constraint_read(s->constraint, &s->first_token, 1, error))
         return false;

@@ -83,7 +83,7 @@ static bool serve(struct engine *e, const struct turn_talk *t, int count, int32_
     return ok;
 }
 
-// Sees to it that the state before the ending of the first `count` ids is kept; *seconds: how long that took, its copy included.
+// Sees to it that the state of the first `count` ids is kept; *seconds: how long that took, its copy included.
 static bool keep(struct engine *e, const struct turn_talk *t, int count, double *seconds, struct error *error)
 {
     struct stream *s = NULL;
@@ -153,25 +153,20 @@ void turn_close(struct turn_talk *t)
 
 bool turn_play(struct engine *e, const struct turn_talk *t, enum turn_case which, struct turn *out, struct error *error)
 {
-    // Ids before whose ending lies the state that the case begins at: a warm pass reads all of the history but a token. Of fewer new
-    // tokens the ending reaches back into the history, where any state will do.
-    const int past = t->history - 1 + model.ending;
-    const int upto[TURN_CASES] = {0, t->before, t->count, past < t->count ? past : t->count};
-    const int most = which == TURN_COLD ? 0 : upto[which] - model.ending,
-              least = which == TURN_WARM && past > t->count ? t->before - model.ending : most;
+    const int from[TURN_CASES] = {0, t->before, t->count, t->history}; // where the state is that the case begins at
     double seconds;
     *out = (struct turn){0};
     if (which != TURN_AGAIN)
-        cache_forget(e, which == TURN_COLD ? 0 : t->before - model.ending);
+        cache_forget(e, which == TURN_COLD ? 0 : t->before);
     bool ok = which == TURN_COLD || keep(e, t, which == TURN_AGAIN ? t->count : t->before, &seconds, error);
     ok = ok && (which != TURN_WARM || warm_pass(e, t, out, error)) &&
          serve(e, t, t->count, out->reply, TURN_REPLY, out, error) &&
-         (which == TURN_COLD || keep(e, t, upto[which], &out->restore, error));
-    if (ok && (out->cached < least || out->cached > most))
+         (which == TURN_COLD || keep(e, t, from[which], &out->restore, error));
+    if (ok && out->cached != from[which])
         return error_set(error,
                          "a turn of %d tokens was to begin at a kept state of %d and began at %d: a larger "
                          "--prompt-cache-gib is needed",
-                         t->count, most, out->cached);
+                         t->count, from[which], out->cached);
     return ok;
 }
 

@@ -12,7 +12,7 @@
 enum turn_case {
     TURN_COLD,    // nothing is kept
     TURN_RESUMED, // the prompt before is kept; the reply to it and the turn are read
-    TURN_AGAIN,   // this very prompt is kept, but for its ending
+    TURN_AGAIN,   // this very prompt is kept
     TURN_WARM,    // a warm pass has read all that the turn begins with
     TURN_CASES,
 };

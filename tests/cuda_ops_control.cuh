@@ -31,6 +31,10 @@ static void control_open(struct control_rig *c)
         struct lane *t = c->lane[l] = take_lane(4 * MAX_WINDOW * WIDTH, TOKENS);
         for (int i = 0; i < MAX_WINDOW * WIDTH; i++)
             ((float *)t->run)[i] = rig_float(1);
+        for (int i = 0; i < LANE_KEEPS; i++) {
+            t->keep_run[i] = take<uint8_t>(4 * MAX_WINDOW * WIDTH);
+            memset(t->keep_run[i], 0, 4 * MAX_WINDOW * WIDTH);
+        }
         for (int i = 0; i < TOKENS; i++)
             t->tokens[i] = rig_below(3);
         t->length = 20 + rig_below(40);
@@ -110,6 +114,9 @@ static void test_moves(void)
             pass_add(c.from, 1, 30, 40);
             pass_add(c.from, 3, 5, 7);
         }
+        for (int l = 0; l < CONTROL_LANES; l++)
+            for (int i = 0; i < LANE_KEEPS; i++) // in this pass, or outside of it
+                c.lane[l]->keep_at[i] = c.lane[l]->length - 1 + rig_below(3 + c.from->lane_rows[l]);
         push_all();
         gpu(cuda_save_streams, &save, CONTROL_ROWS);
         cpu(&kernel_save_streams_portable, &save);

@@ -278,6 +278,8 @@ static struct lane *take_lane(int64_t run_bytes, int32_t tokens)
         lane->tokens[i] = rig_below(1000);
     slot(&lane->tokens);
     slot(&lane->run);
+    for (int i = 0; i < LANE_KEEPS; i++)
+        slot(&lane->keep_run[i]);
     return lane;
 }
 

@@ -66,7 +66,8 @@ struct theatre {
     struct pass *pass;
     struct lane_set lanes;
     struct lane *lane[PLAYERS];
-    float *in, *out; // rows of a pass
+    float *in, *out;  // rows of a pass
+    uint8_t *kept[2]; // as large as a run
 };
 
 static const float *script[PLAYERS]; // [STEPS][inputs] of each lane
@@ -141,6 +142,67 @@ static void play(const struct subject *s, const struct theatre *t, bool device, 
     }
 }
 
+// ---- states that a pass keeps on its way -------------------------------------------------------------------------------------
+
+// A prompt's pass of lane 0 alone: rows `before` .. `end` - 1, behind a window that is pending; it keeps the states behind row at[i] - 1.
+struct way {
+    int before, at[LANE_KEEPS], end, capacity;
+};
+
+// Rows from the lane's length on, up to `end`; the bits of lane 0 are those of `right`.
+static bool state_rows(const struct subject *s, const struct theatre *t, int end, int direct, int capacity,
+                       float *const *result, const float *right)
+{
+    const int from = t->lane[0]->length, rows[PLAYERS] = {end - from, 0};
+    if (rows[0] > 0)
+        play_pass(s, t, true, rows, rows, direct, capacity, true, result);
+    return same(result[0] + from * s->outputs, right + from * s->outputs, 4 * (int64_t)rows[0] * s->outputs);
+}
+
+// late: rows that the states are kept too late.
+static bool state_keeps(const struct subject *s, const struct theatre *t, const struct way *way, int late,
+                        float *const *result, const float *right)
+{
+    struct lane *lane = t->lane[0];
+    uint8_t *own = lane->run, *kept[LANE_KEEPS] = {t->kept[0], t->kept[1]};
+    lane->length = lane->fold = 0;
+    memset(own, 0, (size_t)s->state_bytes);
+    push(own, s->state_bytes);
+    state_rows(s, t, way->before, 0, 0, result, right);
+    for (int i = 0; i < LANE_KEEPS; i++) {
+        memset(kept[i], 0x5a, (size_t)s->state_bytes);
+        push(kept[i], s->state_bytes);
+        lane->keep_at[i] = way->at[i] ? way->at[i] + late : 0;
+        lane->keep_run[i] = kept[i];
+    }
+    bool good = state_rows(s, t, way->end, 1, way->capacity, result, right);
+    memset(lane->keep_at, 0, sizeof lane->keep_at);
+    good = state_rows(s, t, STEPS, 1, way->capacity, result, right) && good;
+    for (int i = 0; i < LANE_KEEPS; i++) {
+        lane->run = kept[i];
+        lane->length = way->at[i], lane->fold = 0;
+        good = (!way->at[i] || state_rows(s, t, STEPS, 1, way->capacity, result, right)) && good;
+    }
+    lane->run = own;
+    lane->keep_run[0] = lane->keep_run[1] = NULL;
+    return good;
+}
+
+static void state_keep_check(const struct subject *s, const struct theatre *t, float *const *result, const float *right)
+{
+    static const struct way ways[] = {{0, {1, 2}, 80, 0},    {0, {40, 79}, 80, 0},  {3, {4, 20}, 70, 180},
+                                      {5, {0, 33}, 70, 0},   {2, {16, 18}, 18, 0},  {1, {0, 9}, 9, 0},
+                                      {0, {3, 4}, 5, 0},     {16, {17, 80}, 81, 0}, {0, {16, 48}, 64, 180},
+                                      {0, {63, 64}, 65, 180}};
+    bool good = true, found = true;
+    for (const struct way &way : ways) {
+        good = state_keeps(s, t, &way, 0, result, right) && good;
+        found = found && !state_keeps(s, t, &way, 1, result, right);
+    }
+    ok(good, "%s: from states kept on the way the rows behind them have their bits", s->name);
+    ok(found, "%s: red: states of one row later are found", s->name);
+}
+
 static void state_check(struct subject *s, struct theatre *t)
 {
     static const struct schedule schedules[] = {
@@ -157,6 +219,7 @@ static void state_check(struct subject *s, struct theatre *t)
     for (int l = 0; l < PLAYERS; l++) {
         t->lanes.lane[l] = t->lane[l] = take_lane(s->state_bytes, 8);
         script[l] = take_floats((int64_t)STEPS * s->inputs, 1);
+        t->kept[l] = take<uint8_t>(s->state_bytes);
     }
     float *want[PLAYERS], *first[PLAYERS], *again[PLAYERS];
     const size_t bytes = 4 * (size_t)STEPS * (size_t)s->outputs;
@@ -181,6 +244,7 @@ static void state_check(struct subject *s, struct theatre *t)
                        : "",
            how.capacity);
     }
+    state_keep_check(s, t, again, first[0]);
     for (int l = 0; l < PLAYERS; l++) {
         free(want[l]);
         free(first[l]);

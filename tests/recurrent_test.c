@@ -282,10 +282,84 @@ static void test_subject(const struct rig_ops *ops, const struct subject *s)
     free(expected);
 }
 
+// ---- states that a pass keeps on its way -----------------------------------------------------------------------------------
+
+// A prompt's pass: rows `before` .. `end` - 1, behind a window that is pending; it keeps the states behind row at[i] - 1.
+struct way {
+    int before, at[LANE_KEEPS], end;
+    int64_t cut;
+};
+
+// Whether the rows behind row `from` - 1 have their bits where they go on from a run.
+static bool goes_on(const struct rig_ops *ops, const struct subject *s, const struct player *right, uint8_t *run,
+                    int from, int64_t cut)
+{
+    struct player p[LANES] = {*right, *right};
+    const int rows[LANES] = {ROWS - from, 0};
+    const int64_t done = (int64_t)from * s->outputs;
+    p[0].lane = (struct lane){.run = run, .length = from};
+    p[0].out = calloc((size_t)(ROWS * s->outputs), sizeof(float));
+    play_pass(ops, s, p, rows, rows, 1, cut);
+    const bool same = rig_same(p[0].out + done, right->out + done, 4 * (int64_t)(ROWS - from) * s->outputs);
+    free(p[0].out);
+    return same;
+}
+
+// right: what lane 0 has without any of that. late: rows that the states are kept too late.
+static bool keeps(const struct rig_ops *ops, const struct subject *s, const struct player *right, const struct way *way,
+                  int late)
+{
+    struct player p[LANES] = {*right, *right};
+    const int window[LANES] = {way->before, 0}, rows[LANES] = {way->end - way->before, 0};
+    p[0].lane = (struct lane){.run = calloc(1, (size_t)s->state_bytes)};
+    p[0].out = calloc((size_t)(ROWS * s->outputs), sizeof(float));
+    play_pass(ops, s, p, window, window, 0, way->cut);
+    for (int i = 0; i < LANE_KEEPS; i++) {
+        p[0].lane.keep_at[i] = way->at[i] ? way->at[i] + late : 0;
+        p[0].lane.keep_run[i] = malloc((size_t)s->state_bytes);
+        memset(p[0].lane.keep_run[i], 0x5a, (size_t)s->state_bytes);
+    }
+    play_pass(ops, s, p, rows, rows, 1, way->cut);
+    bool same = rig_same(p[0].out, right->out, 4 * (int64_t)way->end * s->outputs);
+    for (int i = 0; i < LANE_KEEPS; i++)
+        same = same && (!way->at[i] || goes_on(ops, s, right, p[0].lane.keep_run[i], way->at[i], way->cut));
+    same = same && goes_on(ops, s, right, p[0].lane.run, way->end, way->cut);
+    for (int i = 0; i < LANE_KEEPS; i++)
+        free(p[0].lane.keep_run[i]);
+    free(p[0].lane.run);
+    free(p[0].out);
+    return same;
+}
+
+static void test_keeps(const struct rig_ops *ops, const struct subject *s)
+{
+    static const struct way ways[] = {{0, {1, 2}, 80, 0},   {0, {40, 79}, 80, 3},  {3, {4, 20}, 70, 0},
+                                      {5, {0, 33}, 70, -1}, {2, {16, 18}, 18, 0},  {1, {0, 9}, 9, 1},
+                                      {0, {3, 4}, 5, 0},    {16, {17, 80}, 81, -5}};
+    struct player right[LANES];
+    bool good = true, found = true;
+    for (int l = 0; l < LANES; l++)
+        right[l].in = rig_floats((int64_t)ROWS * s->inputs, 1.5f);
+    play(ops, s, right, (struct schedule){ROWS, 0, 0});
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        good = good && keeps(ops, s, right, &ways[i], 0);
+        found = found && !keeps(ops, s, right, &ways[i], 1);
+    }
+    ok(good, "%s %s: from states kept on the way the rows behind them have their bits", ops->isa, s->name);
+    ok(found, "%s %s: red: states of one row later are found", ops->isa, s->name);
+    for (int l = 0; l < LANES; l++) {
+        free((float *)(uintptr_t)right[l].in);
+        free(right[l].out);
+        free(right[l].lane.run);
+    }
+}
+
 static void test_isa(const struct rig_ops *ops)
 {
-    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
+    for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++) {
         test_subject(ops, &subjects[i]);
+        test_keeps(ops, &subjects[i]);
+    }
 }
 
 static void fill(float *x, int n, float scale)

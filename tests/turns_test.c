@@ -35,15 +35,12 @@ static struct engine *open_for(const struct scene *s)
     return rig_open(options);
 }
 
-// A prompt's tokens all come from a state or are read, and the state is the one that the case is about; of few new tokens the ending
-// reaches back behind what the warm pass read.
+// A prompt's tokens all come from a state or are read, and the state is the one that the case is about.
 static bool counts_right(const struct turn_talk *t, enum turn_case which, const struct turn *p)
 {
-    const int last = t->count - model.ending, cached[TURN_CASES] = {0, t->before - model.ending, last, t->history - 1};
-    const bool few = which == TURN_WARM && cached[which] > last;
-    const int least = few ? cached[TURN_RESUMED] : cached[which], most = few ? last : cached[which];
-    const int pass_read = which == TURN_WARM ? cached[TURN_WARM] - cached[TURN_RESUMED] : 0;
-    return p->cached >= least && p->cached <= most && p->cached + p->read == t->count && p->chunks > 0 &&
+    const int cached[TURN_CASES] = {0, t->before, t->count, t->history};
+    const int pass_read = which == TURN_WARM ? t->history - t->before : 0;
+    return p->cached == cached[which] && p->cached + p->read == t->count && (p->chunks > 0) == (p->read > 0) &&
            p->first > 0 && p->pass_read == pass_read && (p->pass > 0) == (pass_read > 0) &&
            (which == TURN_COLD) == (p->restore <= 0);
 }
@@ -110,7 +107,7 @@ static void red(void)
     struct turn cold, resumed, spoiled;
     bool good = e && turn_open(&talk, e, ids, s->history, s->reply, s->fresh, &error) &&
                 turn_play(e, &talk, TURN_COLD, &cold, &error) && turn_play(e, &talk, TURN_RESUMED, &resumed, &error) &&
-                turn_same(&cold, "cold", &resumed, "resumed", &error) && spoil(e, talk.before - model.ending) > 0 &&
+                turn_same(&cold, "cold", &resumed, "resumed", &error) && spoil(e, talk.before) > 0 &&
                 turn_play(e, &talk, TURN_RESUMED, &spoiled, &error);
     ok(good && !turn_same(&cold, "cold", &spoiled, "resumed", &error) && error.code == 1 &&
            strstr(error.text, "cold") && strstr(error.text, "resumed"),

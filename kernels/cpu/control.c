@@ -108,6 +108,11 @@ static void gather_run(const void *p, int64_t begin, int64_t end, void *scratch)
 
 const struct kernel ISA_SYM(kernel_gather) = {"gather", {{gather_items, gather_run}}};
 
+static float *ring_row(const struct save_streams_args *a, uint8_t *run, int32_t position)
+{
+    return (float *)(run + a->state) + (int64_t)(position % MAX_WINDOW) * a->width;
+}
+
 static int64_t save_streams_items(const void *p)
 {
     return ((const struct save_streams_args *)p)->pass->rows;
@@ -121,14 +126,16 @@ static void save_streams_run(const void *p, int64_t begin, int64_t end, void *sc
         const int32_t l = a->pass->lane[r], position = a->pass->position[r];
         struct lane *lane = a->lanes.lane[l];
         const int32_t first = a->pass->lane_first[l], last = first + a->pass->lane_rows[l] - 1;
+        for (int32_t i = 0; i < LANE_KEEPS; i++)
+            if (lane_keeps(lane, i, a->pass->lane_rows[l]) == r - first + 1)
+                memcpy(ring_row(a, lane->keep_run[i], position), a->x + r * a->width, (size_t)a->width * sizeof(float));
         if (last - r >= MAX_WINDOW)
             continue;
         if (r == last) {
             const int32_t known = least(lane->streams_base, a->pass->position[first]);
             lane->streams_base = position - MAX_WINDOW + 1 > known ? position - MAX_WINDOW + 1 : known;
         }
-        memcpy((float *)(lane->run + a->state) + (int64_t)(position % MAX_WINDOW) * a->width, a->x + r * a->width,
-               (size_t)a->width * sizeof(float));
+        memcpy(ring_row(a, lane->run, position), a->x + r * a->width, (size_t)a->width * sizeof(float));
     }
 }
 

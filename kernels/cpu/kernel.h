@@ -21,7 +21,14 @@ enum {
     KERNEL_PHASES = 3,
     KERNEL_SCRATCH = 1 << 20, // bytes of 64-byte aligned scratch a thread owns
     LOGPROBS_MOST = 20,       // alternatives of a token whose log-probabilities are kept
+    LANE_KEEPS = 2,           // states that a prompt's pass keeps on its way at most
 };
+
+#ifdef __CUDACC__
+#define KERNEL_INLINE __host__ __device__ inline
+#else
+#define KERNEL_INLINE inline
+#endif
 
 // One token whose logit is changed before the draw. count: how often the reply holds it; seen: prompt or reply hold it.
 struct penalised {
@@ -75,7 +82,19 @@ struct lane {
     const uint32_t *mask; // [rows of the lane in the pass][mask_words(vocabulary)] tokens that may be drawn; NULL: all
     int32_t *tokens;      // [context + MAX_WINDOW + 1] ids by position; tokens[length] is the pending token
     uint8_t *run;         // recurrent states, at the offsets of the state table
+    // States that a prompt's pass keeps on its way: what the run would be if the pass ended behind position keep_at[i] - 1 goes to
+    // keep_run[i], but for the rows of a window and, of the saved streams, all but those of that position. Ascending; those
+    // outside of length + 1 .. length + rows are none.
+    int32_t keep_at[LANE_KEEPS];
+    uint8_t *keep_run[LANE_KEEPS];
 };
+
+// Rows of a pass of `rows` rows behind which the lane keeps state i; 0: it does not in this pass.
+static KERNEL_INLINE int32_t lane_keeps(const struct lane *lane, int32_t i, int32_t rows)
+{
+    const int32_t behind = lane->keep_at[i] - lane->length;
+    return behind > 0 && behind <= rows ? behind : 0;
+}
 
 // Words of one row of a mask: bit id % 32 of word id / 32 says whether token id may be drawn.
 static inline int32_t mask_words(int32_t vocabulary)

@@ -88,6 +88,9 @@ static void mamba_head(const struct mamba_args *a, int32_t l, int32_t head, int3
         const float dt = mamba_dt(a, r, head);
         mamba_step(s, count, stride, n, f_exp(rate * dt), dt, c + at, b, b + mamba_shared(a), a->d[head],
                    a->y + r * a->ldy + at);
+        for (int32_t i = 0; a->direct && i < LANE_KEEPS; i++)
+            if (lane_keeps(lane, i, (int32_t)rows) == r - row + 1)
+                mamba_copy((float *)(lane->keep_run[i] + a->state) + at * n, n, s, stride, count, n);
     }
     if (a->direct)
         mamba_copy(state, n, s, stride, count, n);

@@ -401,7 +401,8 @@ struct gather_args {
 };
 
 // Saves the last min(rows, MAX_WINDOW) rows of each lane to the ring at run + state ([MAX_WINDOW][width] fp32), and moves
-// lane->streams_base, the oldest position that the ring still holds.
+// lane->streams_base, the oldest position that the ring still holds. The row before a state that the lane keeps in this pass goes to the
+// ring of that state too.
 struct save_streams_args {
     const struct pass *pass;
     struct lane_set lanes;

@@ -20,14 +20,14 @@ static int64_t conv_items(const void *p)
     return a->lanes.count * ceil_div(a->channels, CONV_BLOCK);
 }
 
-// Moves the history, `rows` rows of `n` columns, on by `count` rows of `source`.
-static void conv_shift(float *history, int32_t rows, int64_t ld, const float *source, int64_t ld_source, int32_t count,
-                       int32_t n)
+// Moves the history, `rows` rows of `n` columns, on by `count` rows of `source`, to `to`, which may be the history.
+static void conv_shift(float *to, const float *history, int32_t rows, int64_t ld, const float *source,
+                       int64_t ld_source, int32_t count, int32_t n)
 {
     for (int32_t i = 0; i < rows; i++) {
         int64_t from = (int64_t)i + count;
         const float *row = from < rows ? history + from * ld : source + (from - rows) * ld_source;
-        memcpy(history + i * ld, row, (size_t)n * sizeof *row);
+        memmove(to + i * ld, row, (size_t)n * sizeof *row);
     }
 }
 
@@ -67,11 +67,17 @@ static void conv_run(const void *p, int64_t begin, int64_t end, void *scratch)
         for (int32_t j = 0; j < n; j++)
             for (int32_t i = 0; i < a->taps; i++)
                 w[i * CONV_BLOCK + j] = a->w[(int64_t)(first + j) * a->taps + i];
-        conv_shift(history, depth, a->channels, saved, a->channels, lane->fold, n);
+        conv_shift(history, history, depth, a->channels, saved, a->channels, lane->fold, n);
         for (int32_t r = 0; r < rows; r++)
             conv_row(a, u, history, r, n, w, a->bias ? a->bias + first : NULL, y + (int64_t)r * a->ldy);
+        for (int32_t i = 0; a->direct && i < LANE_KEEPS; i++) {
+            const int32_t behind = lane_keeps(lane, i, rows);
+            if (behind)
+                conv_shift((float *)(lane->keep_run[i] + a->state) + first, history, depth, a->channels, u, a->ldu,
+                           behind, n);
+        }
         if (a->direct)
-            conv_shift(history, depth, a->channels, u, a->ldu, rows, n);
+            conv_shift(history, history, depth, a->channels, u, a->ldu, rows, n);
         for (int32_t r = 0; !a->direct && r < rows; r++)
             memcpy(saved + (int64_t)r * a->channels, u + (int64_t)r * a->ldu, (size_t)n * sizeof *u);
     }
@@ -189,6 +195,12 @@ struct gdn_item {
     float *s;                           // scratch: [dk][16 * width]
 };
 
+// The item's part of S in a run.
+static float *gdn_place(const struct gdn_args *a, const struct gdn_item *t, uint8_t *run)
+{
+    return (float *)(run + a->state) + (int64_t)t->head * a->dk * a->dv + t->first;
+}
+
 VEC_INLINE void gdn_load(const struct gdn_args *a, const struct gdn_item *t, const int width)
 {
     for (int32_t i = 0; i < a->dk; i++)
@@ -199,13 +211,14 @@ VEC_INLINE void gdn_load(const struct gdn_args *a, const struct gdn_item *t, con
         }
 }
 
-VEC_INLINE void gdn_store(const struct gdn_args *a, const struct gdn_item *t, const int width)
+// state: the item's part of S in a run.
+VEC_INLINE void gdn_store(const struct gdn_args *a, const struct gdn_item *t, float *state, const int width)
 {
     for (int32_t i = 0; i < a->dk; i++)
         EACH_VECTOR(j, width)
         {
             int lanes = row_lanes(t->columns, j * VEC);
-            row_store(t->state + (int64_t)i * a->dv + j * VEC, vf_load(t->s + ((int64_t)i * width + j) * VEC), lanes);
+            row_store(state + (int64_t)i * a->dv + j * VEC, vf_load(t->s + ((int64_t)i * width + j) * VEC), lanes);
         }
 }
 
@@ -225,7 +238,7 @@ VEC_INLINE void gdn_head(const struct gdn_args *a, const struct gdn_item *t, con
         gdn_step(t->s, a->dk, width, saved + key, NULL, v, scalars[0], scalars[a->nv], o);
     }
     if (lane->fold > 0 && !a->direct)
-        gdn_store(a, t, width);
+        gdn_store(a, t, t->state, width);
     for (int64_t r = first; r < first + rows; r++) {
         const float *prepared = a->prepared + r * gdn_prepared_width(a), *scalars = prepared + 2 * keys + t->head;
         EACH_VECTOR(j, width)
@@ -233,9 +246,12 @@ VEC_INLINE void gdn_head(const struct gdn_args *a, const struct gdn_item *t, con
         gdn_step(t->s, a->dk, width, prepared + keys + key, prepared + key, v, scalars[0], scalars[a->nv], o);
         EACH_VECTOR(j, width)
         row_store(a->y + r * a->ldy + value + j * VEC, o[j], row_lanes(t->columns, j * VEC));
+        for (int32_t i = 0; a->direct && i < LANE_KEEPS; i++)
+            if (lane_keeps(lane, i, (int32_t)rows) == r - first + 1)
+                gdn_store(a, t, gdn_place(a, t, lane->keep_run[i]), width);
     }
     if (a->direct)
-        gdn_store(a, t, width);
+        gdn_store(a, t, t->state, width);
 }
 
 static int64_t gdn_items(const void *p)
@@ -255,7 +271,7 @@ static void gdn_run(const void *p, int64_t begin, int64_t end, void *scratch)
         t.columns = least(a->dv - t.first, GDN_BLOCK);
         if (!a->lanes.lane[t.lane] || a->pass->lane_rows[t.lane] == 0)
             continue;
-        t.state = (float *)(a->lanes.lane[t.lane]->run + a->state) + (int64_t)t.head * a->dk * a->dv + t.first;
+        t.state = gdn_place(a, &t, a->lanes.lane[t.lane]->run);
         switch (ceil_div(t.columns, VEC)) {
         case 1:
             gdn_head(a, &t, 1);

@@ -154,14 +154,18 @@ __global__ void __launch_bounds__(COPY_THREADS) save_streams_kernel(const __grid
     const int32_t l = a.pass->lane[r], position = a.pass->position[r];
     struct lane *lane = a.lanes.lane[l];
     const int32_t first = a.pass->lane_first[l], last = first + a.pass->lane_rows[l] - 1;
+    const int64_t place = (int64_t)(position % MAX_WINDOW) * a.width;
+#pragma unroll
+    for (int32_t i = 0; i < LANE_KEEPS; i++)
+        if (lane_keeps(lane, i, a.pass->lane_rows[l]) == r - first + 1)
+            copy_part<W>(reinterpret_cast<float *>(lane->keep_run[i] + a.state) + place, a.x + r * a.width, a.width);
     if (last - r >= MAX_WINDOW)
         return;
     if (r == last && blockIdx.x == 0 && threadIdx.x == 0) {
         const int32_t known = least(lane->streams_base, a.pass->position[first]);
         lane->streams_base = position - MAX_WINDOW + 1 > known ? position - MAX_WINDOW + 1 : known;
     }
-    float *ring = reinterpret_cast<float *>(lane->run + a.state);
-    copy_part<W>(ring + (int64_t)(position % MAX_WINDOW) * a.width, a.x + r * a.width, a.width);
+    copy_part<W>(reinterpret_cast<float *>(lane->run + a.state) + place, a.x + r * a.width, a.width);
 }
 
 extern "C" cudaError_t cuda_save_streams(cudaStream_t stream, const struct save_streams_args *a, int rows)

@@ -25,15 +25,21 @@ DEVICE float conv_past(const struct conv_args *a, const struct conv_column *c, i
     return index < depth ? c->history[(int64_t)index * a->channels] : c->saved[(int64_t)(index - depth) * a->channels];
 }
 
+// Moves the history on by `count` of what is pending and the rows of the pass, to `to`, which may be the history.
+DEVICE void conv_shift(const struct conv_args *a, const struct conv_column *c, int32_t depth, int32_t count, float *to)
+{
+    const int32_t past = depth + c->fold;
+    for (int32_t i = 0; count > 0 && i < depth; i++) {
+        const int32_t from = i + count;
+        to[(int64_t)i * a->channels] =
+            from < past ? conv_past(a, c, depth, from) : c->u[(int64_t)(from - past) * a->ldu];
+    }
+}
+
 // Moves the history on by what is pending (a window), or by that and the rows of the pass (direct), and saves a window's rows.
 DEVICE void conv_finish(const struct conv_args *a, const struct conv_column *c, int32_t depth)
 {
-    const int32_t count = c->fold + (a->direct ? c->rows : 0);
-    for (int32_t i = 0; count > 0 && i < depth; i++) {
-        const int32_t past = depth + c->fold, from = i + count;
-        c->history[(int64_t)i * a->channels] =
-            from < past ? conv_past(a, c, depth, from) : c->u[(int64_t)(from - past) * a->ldu];
-    }
+    conv_shift(a, c, depth, c->fold + (a->direct ? c->rows : 0), c->history);
     for (int32_t r = 0; !a->direct && r < c->rows; r++)
         c->saved[(int64_t)r * a->channels] = c->u[(int64_t)r * a->ldu];
 }
@@ -108,8 +114,14 @@ __global__ void __launch_bounds__(CONV_THREADS) conv_kernel(const __grid_constan
         conv_rows<TAPS, DILATION>(&a, &c, w, bias, first, c.rows < first + TILE ? c.rows : first + TILE);
     else
         conv_rows_any(&a, &c, j, bias);
-    if (first == 0)
-        conv_finish(&a, &c, depth);
+    if (first > 0)
+        return;
+    for (int32_t i = 0; a.direct && i < LANE_KEEPS; i++) {
+        const int32_t behind = lane_keeps(lane, i, c.rows);
+        if (behind)
+            conv_shift(&a, &c, depth, c.fold + behind, reinterpret_cast<float *>(lane->keep_run[i] + a.state) + j);
+    }
+    conv_finish(&a, &c, depth);
 }
 
 template <int DILATION> static cudaError_t conv_launch(cudaStream_t stream, const struct conv_args *a, int rows)

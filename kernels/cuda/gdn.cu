@@ -74,6 +74,32 @@ DEVICE void gdn_move(const struct gdn_args *a, float *state, float (*s)[STATE_EA
     }
 }
 
+// The thread's columns of S in a run.
+DEVICE float *gdn_home(const struct gdn_args *a, const struct gdn_block *b, uint8_t *run, int32_t column)
+{
+    return reinterpret_cast<float *>(run + a->state) + (int64_t)b->head * a->dk * a->dv + b->first + column;
+}
+
+// Rows of a stage from row `at` of the lane's on.
+template <int T>
+DEVICE int32_t gdn_some(const struct gdn_args *a, const struct gdn_block *b, const struct lane *lane, int64_t at)
+{
+    if (a->direct)
+        return rows_to_keep(lane, (int32_t)at, (int32_t)b->rows, T);
+    return (int32_t)(b->rows - at < T ? b->rows - at : T);
+}
+
+// Stores the thread's columns where the lane keeps the state behind row `at` - 1.
+template <int PER>
+DEVICE void gdn_keep_state(const struct gdn_args *a, const struct gdn_block *b, const struct lane *lane, int64_t at,
+                           float (*s)[STATE_EACH], int32_t part, int32_t column)
+{
+#pragma unroll 1
+    for (int32_t i = 0; a->direct && i < LANE_KEEPS; i++)
+        if (lane_keeps(lane, i, (int32_t)b->rows) == at)
+            gdn_move<PER, true>(a, gdn_home(a, b, lane->keep_run[i], column), s, part, b->width - column);
+}
+
 // n rows from row r of the pass on, prepared here from the convolution's output.
 DEVICE void gdn_stage_raw(const struct gdn_args *a, const struct gdn_block *b, const struct gdn_stage *s, int64_t r,
                           int32_t n, int32_t padded)
@@ -133,13 +159,13 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
     const struct gdn_stage first = gdn_stage_at(shared, PADDED, b.columns);
     const int32_t fold = lane->fold;
     const int32_t live = b.width - column;
-    float *home = reinterpret_cast<float *>(lane->run + a.state) + (int64_t)b.head * a.dk * a.dv + b.first + column;
+    float *home = gdn_home(&a, &b, lane->run, column);
     float *y = a.y + b.row * a.ldy + (int64_t)b.head * a.dv + b.first + column;
     float *saved = gdn_saved(&a, lane->run), state[PER][STATE_EACH];
     gdn_move<PER, false>(&a, home, state, part, live);
     // What the first rows need is under way before the first barrier.
     const struct gdn_stage rows = gdn_stage_at(shared + (FUSED ? room : 0), PADDED, b.columns);
-    const int32_t start = (int32_t)(b.rows < T ? b.rows : T);
+    const int32_t start = gdn_some<T>(&a, &b, lane, 0);
     struct gdn_stage own; // as the thread reads it
     for (int32_t base = 0; base < fold || base == 0; base += T) {
         const int32_t n = fold - base < T ? fold - base : T;
@@ -159,34 +185,37 @@ __global__ void __launch_bounds__(128) gdn_kernel(const __grid_constant__ struct
     if constexpr (FUSED) {
         if (!a.direct)
             cluster_arrive();
-        for (int64_t at = 0; at < b.rows; at += T) {
-            const int32_t n = (int32_t)(b.rows - at < T ? b.rows - at : T);
+        for (int64_t at = 0, n; at < b.rows; at += n) {
+            n = gdn_some<T>(&a, &b, lane, at);
             if (at > 0) {
                 __syncthreads();
-                gdn_stage_raw(&a, &b, &rows, b.row + at, n, PADDED);
+                gdn_stage_raw(&a, &b, &rows, b.row + at, (int32_t)n, PADDED);
                 __syncthreads();
             }
             own = gdn_stage_of(rows, column);
-            gdn_run<PER>(&own, n, state, part, live, y + at * a.ldy, a.ldy);
+            gdn_run<PER>(&own, (int32_t)n, state, part, live, y + at * a.ldy, a.ldy);
+            gdn_keep_state<PER>(&a, &b, lane, at + n, state, part, column);
             if (!a.direct && at == 0)
                 cluster_wait();
             if (!a.direct)
-                gdn_keep(&a, &b, &rows, saved, (int32_t)at, n);
+                gdn_keep(&a, &b, &rows, saved, (int32_t)at, (int32_t)n);
         }
     } else {
         gdn_stage_prepared(&a, &b, &rows, b.row, start, PADDED);
         __pipeline_commit();
-        for (int64_t at = 0, which = 0; at < b.rows; at += T, which ^= 1) {
-            const int64_t next = at + T, left = b.rows - next;
+        for (int64_t at = 0, which = 0, next; at < b.rows; at = next, which ^= 1) {
+            const int32_t n = gdn_some<T>(&a, &b, lane, at);
+            next = at + n;
             const struct gdn_stage here = gdn_stage_at(shared + which * room, PADDED, b.columns);
             const struct gdn_stage there = gdn_stage_at(shared + (which ^ 1) * room, PADDED, b.columns);
-            if (left > 0)
-                gdn_stage_prepared(&a, &b, &there, b.row + next, (int32_t)(left < T ? left : T), PADDED);
+            if (next < b.rows)
+                gdn_stage_prepared(&a, &b, &there, b.row + next, gdn_some<T>(&a, &b, lane, next), PADDED);
             __pipeline_commit();
             __pipeline_wait_prior(1);
             __syncthreads();
             own = gdn_stage_of(here, column);
-            gdn_run<PER>(&own, (int32_t)(b.rows - at < T ? b.rows - at : T), state, part, live, y + at * a.ldy, a.ldy);
+            gdn_run<PER>(&own, n, state, part, live, y + at * a.ldy, a.ldy);
+            gdn_keep_state<PER>(&a, &b, lane, next, state, part, column);
             __syncthreads();
         }
     }

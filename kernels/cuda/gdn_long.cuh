@@ -273,6 +273,17 @@ DEVICE void long_scan(struct long_stage<HEADS> *stages, const struct long_source
     long_store<HEADS>(y + (int64_t)first * ldy, ldy, dv, out, at.part, left);
 }
 
+// Stores a thread's numbers of S. home: its column of the first head.
+template <int HEADS>
+DEVICE void long_give(const struct gdn_args *a, float *home, const float (*s)[LONG_PER], int32_t part)
+{
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int n = 0; n < LONG_PER; n++)
+            home[((int64_t)h * a->dk + state_element(n, part)) * a->dv] = s[h][n];
+}
+
 template <int HEADS>
 __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_constant__ struct gdn_args a)
 {
@@ -290,7 +301,8 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
     const int64_t keys = (int64_t)a.nk * a.dk, values = (int64_t)a.nv * a.dv, top = a.pass->lane_first[l];
     const int32_t rows = a.pass->lane_rows[l], fold = lane->fold;
     const int64_t head = key * HEADS;
-    float *home = reinterpret_cast<float *>(lane->run + a.state) + head * a.dk * a.dv + first + at.column;
+    const int64_t place = head * a.dk * a.dv + first + at.column;
+    float *home = reinterpret_cast<float *>(lane->run + a.state) + place;
     float s[HEADS][LONG_PER], out[HEADS];
 #pragma unroll
     for (int h = 0; h < HEADS; h++)
@@ -318,20 +330,28 @@ __global__ void __launch_bounds__(LONG_THREADS, 1) gdn_long_kernel(const __grid_
         }
         __syncthreads();
     }
-    const float *prepared = a.prepared + top * gdn_prepared_width(&a);
-    const struct long_source from = {prepared + keys + (int64_t)key * a.dk,
-                                     prepared + (int64_t)key * a.dk,
-                                     a.c + top * a.ldc + 2 * keys + (int64_t)key * HEADS * a.dv + first,
-                                     prepared + 2 * keys + key * HEADS,
-                                     prepared + 2 * keys + a.nv + key * HEADS,
-                                     gdn_prepared_width(&a),
-                                     a.ldc};
-    long_scan<HEADS>(stages, &from, s, rows, at, a.y + top * a.ldy + head * a.dv + first + at.column, a.ldy, a.dv);
-#pragma unroll
-    for (int h = 0; h < HEADS; h++)
-#pragma unroll
-        for (int n = 0; n < LONG_PER; n++)
-            home[((int64_t)h * a.dk + state_element(n, at.part)) * a.dv] = s[h][n];
+    // One scan, or one up to each state that is kept on the way.
+#pragma unroll 1
+    for (int32_t done = 0, n; done < rows; done += n) {
+        n = rows_to_keep(lane, done, rows, rows);
+        const int64_t r = top + done;
+        const float *prepared = a.prepared + r * gdn_prepared_width(&a);
+        const struct long_source from = {prepared + keys + (int64_t)key * a.dk,
+                                         prepared + (int64_t)key * a.dk,
+                                         a.c + r * a.ldc + 2 * keys + (int64_t)key * HEADS * a.dv + first,
+                                         prepared + 2 * keys + key * HEADS,
+                                         prepared + 2 * keys + a.nv + key * HEADS,
+                                         gdn_prepared_width(&a),
+                                         a.ldc};
+        if (done > 0)
+            __syncthreads(); // nobody reads the stages any more
+        long_scan<HEADS>(stages, &from, s, n, at, a.y + r * a.ldy + head * a.dv + first + at.column, a.ldy, a.dv);
+#pragma unroll 1
+        for (int32_t i = 0; i < LANE_KEEPS; i++)
+            if (lane_keeps(lane, i, rows) == done + n)
+                long_give<HEADS>(&a, reinterpret_cast<float *>(lane->keep_run[i] + a.state) + place, s, at.part);
+    }
+    long_give<HEADS>(&a, home, s, at.part);
 }
 
 // Whether shapes and places are what the kernel is made for.

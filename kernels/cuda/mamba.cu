@@ -163,6 +163,14 @@ DEVICE void mamba_bring_saved(const struct mamba_args *a, const struct mamba_blo
     stage_rows<true>(s->dt, 1, saved + mamba_inner(a) + mamba_shared(a) + b->head, ld, n, 1, 1);
 }
 
+// Rows of a stage from row `at` of the lane's on.
+DEVICE int32_t mamba_some(const struct mamba_args *a, const struct mamba_block *b, const struct lane *lane, int64_t at)
+{
+    if (a->direct)
+        return rows_to_keep(lane, (int32_t)at, (int32_t)b->rows, MAMBA_T);
+    return (int32_t)(b->rows - at < MAMBA_T ? b->rows - at : MAMBA_T);
+}
+
 template <int PER>
 __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_constant__ struct mamba_args a)
 {
@@ -178,7 +186,8 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
     const struct mamba_block b = mamba_block_of(&a, l);
     const int32_t live = b.width - i;
     const int32_t fold = lane->fold;
-    float *home = reinterpret_cast<float *>(lane->run + a.state) + (b.at + i) * a.state_dim;
+    const int64_t place = (b.at + i) * a.state_dim;
+    float *home = reinterpret_cast<float *>(lane->run + a.state) + place;
     float state[PER][STATE_EACH], step[STATE_EACH];
     mamba_move<PER, false>(&a, home, state, part, live);
     if (fold > 0) {
@@ -196,15 +205,15 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
             mamba_move<PER, true>(&a, home, state, part, live);
     }
     struct mamba_stage here = mamba_stage_at(shared, PADDED, 0);
-    mamba_bring(&a, &b, &here, b.row, (int32_t)(b.rows < MAMBA_T ? b.rows : MAMBA_T), PADDED);
+    mamba_bring(&a, &b, &here, b.row, mamba_some(&a, &b, lane, 0), PADDED);
     __pipeline_commit();
-    for (int64_t at = 0, which = 0; at < b.rows; at += MAMBA_T, which ^= 1) {
-        const int64_t next = at + MAMBA_T, left = b.rows - next;
-        const int32_t n = (int32_t)(b.rows - at < MAMBA_T ? b.rows - at : MAMBA_T);
+    for (int64_t at = 0, which = 0, next; at < b.rows; at = next, which ^= 1) {
+        const int32_t n = mamba_some(&a, &b, lane, at);
+        next = at + n;
         here = mamba_stage_at(shared, PADDED, (int32_t)which);
         const struct mamba_stage there = mamba_stage_at(shared, PADDED, (int32_t)which ^ 1);
-        if (left > 0)
-            mamba_bring(&a, &b, &there, b.row + next, (int32_t)(left < MAMBA_T ? left : MAMBA_T), PADDED);
+        if (next < b.rows)
+            mamba_bring(&a, &b, &there, b.row + next, mamba_some(&a, &b, lane, next), PADDED);
         __pipeline_commit();
         __pipeline_wait_prior(1);
         __syncthreads();
@@ -222,6 +231,11 @@ __global__ void __launch_bounds__(MAMBA_WARPS *WARP) mamba_kernel(const __grid_c
             if (part < STATE_EACH && mine < b.width)
                 y[(int64_t)t * a.ldy] = fmaf(a.d[b.head], here.x[t * MAMBA_ROWS + mine], sum);
         }
+#pragma unroll 1
+        for (int32_t k = 0; a.direct && k < LANE_KEEPS; k++)
+            if (lane_keeps(lane, k, (int32_t)b.rows) == next)
+                mamba_move<PER, true>(&a, reinterpret_cast<float *>(lane->keep_run[k] + a.state) + place, state, part,
+                                      live);
         __syncthreads();
     }
     if (a.direct)

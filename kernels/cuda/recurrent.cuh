@@ -49,6 +49,18 @@ DEVICE int32_t state_column(int32_t part)
     return (part & 1) * 2 + (part >> 1 & 1);
 }
 
+// Rows of a pass of `rows` rows from row `at` on, at most `most`, up to the next state that the lane keeps on the way.
+DEVICE int32_t rows_to_keep(const struct lane *lane, int32_t at, int32_t rows, int32_t most)
+{
+    int32_t end = rows - at < most ? rows : at + most;
+#pragma unroll
+    for (int32_t i = 0; i < LANE_KEEPS; i++) {
+        const int32_t behind = lane_keeps(lane, i, rows);
+        end = behind > at && behind < end ? behind : end;
+    }
+    return end - at;
+}
+
 // Copies rows 0 .. rows - 1 of n floats (from + r * ld) to shared memory (to + r * stride), zeros up to `padded`. Without
 // waiting when ASYNC: the caller commits and waits.
 template <bool ASYNC>

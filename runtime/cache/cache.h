@@ -51,10 +51,13 @@ bool cache_copy_out(struct engine *engine, struct cache_state *state, void *tail
 // A stream has its lane and begins at `state` (NULL: at 0): plans where it stops.
 void cache_begin(struct stream *stream, struct cache_state *state);
 
-// The first position after `at`, and at most `end`, at which a chunk must end.
+// The first position after `at`, and at most `end`, at which a chunk must end: at the stop behind those that it can keep on its way.
 int cache_next_stop(const struct stream *stream, int at, int end);
 
-// Before the chunk that goes on from the stream's length, with the device drained: keeps the state if this is one of its stops.
+// Before the chunk that ends at position `end`: tells the lane which states to keep on the way.
+void cache_keep_on_way(struct stream *stream, int end);
+
+// Right after a chunk, before another one of any stream, with the device drained: keeps the states at the stops that it has reached.
 void cache_reached(struct stream *stream);
 
 // Keeps the state at the stream's length, whatever was planned; the device is drained.

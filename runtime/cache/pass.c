@@ -2,14 +2,14 @@
 //
 // The prompt cache as a request's prompt meets it: the state that it begins at, the places where it keeps one, the line that
 // it leaves in the log.
-// Invariant: a state is kept only where a chunk of prompt rows has just ended, so it holds nothing of a reply or a draft.
+// Invariant: a state is what prompt rows alone have left, at the end of a chunk or on its way, so it holds nothing of a reply or a draft.
 
 #include "runtime/cache/cache_state.h"
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef ENGINE_TEST
-int cache_test_in_ending; // red control: prompts begin at states that lie in their ending
+int cache_test_keep_late; // red control: a state that is kept on the way is one row late
 #endif
 
 enum { LEAST_INTERVAL = 256, GAPS = 8, LEAST_PROMPT = 16, CUTS = 4 };
@@ -101,11 +101,7 @@ struct cache_state *cache_find(struct stream *s)
     if (!c || !s->prompt)
         return NULL;
     store_compare(&c->store, s->prompt, s->prompt_count, c->common);
-    int most = stream_prompt_rows(s, s->prompt_count);
-#ifdef ENGINE_TEST
-    most = cache_test_in_ending ? s->prompt_count - 1 : most;
-#endif
-    struct cache_state *state = store_find(&c->store, c->common, most);
+    struct cache_state *state = store_find(&c->store, c->common, s->prompt_count);
     s->pass.entry = tier_choose(s, state ? state->length : 0);
     if (s->pass.entry)
         return NULL;
@@ -187,18 +183,16 @@ static void thin(struct plan *p, int gap)
     p->count = kept;
 }
 
-// Where a prompt that ends anywhere behind the mark before the last one can go on: before its ending. 0: there is no such mark.
+// Where the last message begins: where the prompt goes on when that is edited. 0: there is no such mark.
 static int rewind_of(const struct stream *s)
 {
-    return s->mark_count > 1 && s->marks[s->mark_count - 2] >= model.ending
-               ? s->marks[s->mark_count - 2] - model.ending + 1
-               : 0;
+    return s->mark_count > 1 ? s->marks[s->mark_count - 2] : 0;
 }
 
 static void plan_stops(struct stream *s, int from)
 {
     const struct cache *c = s->engine->cache;
-    const int end = stream_prompt_rows(s, s->prompt_count), marks = s->mark_count;
+    const int end = s->prompt_count, marks = s->mark_count;
     struct plan p = {.from = from, .end = end, .room = marks + end / c->interval + CUTS + 2};
     if (end <= from || s->prompt_count <= LEAST_PROMPT)
         return;
@@ -208,8 +202,7 @@ static void plan_stops(struct stream *s, int from)
     for (int i = 0; i + 2 < marks; i++)
         add(&p, s->marks[i], KEEP_MARK);
     add(&p, rewind_of(s), KEEP_REWIND);
-    if (marks > 0)
-        add(&p, s->marks[marks - 1], KEEP_HISTORY);
+    add(&p, marks > 0 ? s->marks[marks - 1] : end - model.opening, KEEP_HISTORY);
     for (int at = c->interval; at < end; at += c->interval)
         add(&p, at, KEEP_INTERVAL);
     add_cuts(&p, c);
@@ -232,12 +225,11 @@ void cache_resumed(struct stream *s, int length)
     c->cached_tokens += length;
 }
 
-// The place before the last message may have been kept by the pass before, as whatever it was then: as the end of a prompt that opens
-// the message, a little further on.
+// The place before the last message may have been kept by the pass before, as whatever it was then, a few tokens less far than that.
 static void note_rewind(const struct stream *s)
 {
     const struct cache *c = s->engine->cache;
-    const int from = rewind_of(s), end = from + model.ending;
+    const int end = rewind_of(s) + 1, from = end - model.opening;
     struct cache_state *found = NULL;
     for (struct cache_state *x = c->store.first; x && from > 0; x = x->next)
         if (x->length >= from && x->length < end && c->common[x->ids->slot] >= x->length &&
@@ -273,10 +265,28 @@ void cache_begin(struct stream *s, struct cache_state *state)
 
 int cache_next_stop(const struct stream *s, int at, int end)
 {
+    int passed = 0;
     for (int i = s->pass.next; i < s->pass.count; i++)
-        if (s->pass.stops[i].at > at)
+        if (s->pass.stops[i].at > at && passed++ == LANE_KEEPS)
             return s->pass.stops[i].at < end ? s->pass.stops[i].at : end;
     return end;
+}
+
+void cache_keep_on_way(struct stream *s, int end)
+{
+    struct lane *lane = s->slot->lane;
+    int n = 0;
+    memset(lane->keep_at, 0, sizeof lane->keep_at);
+    for (int i = s->pass.next; i < s->pass.count && s->pass.stops[i].at < end; i++) {
+        if (s->pass.stops[i].at <= lane->length)
+            continue;
+        lane->keep_at[n] = s->pass.stops[i].at;
+#ifdef ENGINE_TEST
+        lane->keep_at[n] += cache_test_keep_late;
+#endif
+        lane->keep_run[n] = s->engine->keeps + n * model.run_bytes;
+        n++;
+    }
 }
 
 // ---- keeping -----------------------------------------------------------------------------------------------------------------
@@ -289,11 +299,11 @@ static bool worth_others(const struct stream *s, enum keep_kind kind)
            s->prompt_count >= s->engine->cache->gap;
 }
 
-static void keep(struct stream *s, enum keep_kind kind)
+// Keeps the state at position `length`, which `run` holds.
+static void keep(struct stream *s, enum keep_kind kind, int length, uint8_t *run)
 {
     struct cache_pass *pass = &s->pass;
-    const struct lane *lane = s->slot->lane;
-    const struct cache_source source = {s->slot->table.host, lane->run, lane->length, s->follows};
+    const struct cache_source source = {s->slot->table.host, run, length, s->follows};
     if (!pass->ids)
         pass->ids = cache_ids_new(s->prompt, s->prompt_count);
     if (!pass->ids) {
@@ -302,24 +312,39 @@ static void keep(struct stream *s, enum keep_kind kind)
     }
     if (!store_keep(cache_store(s->engine), pass->ids, &source, kind, worth_others(s, kind)))
         return;
-    pass->kept = lane->length;
+    pass->kept = length;
     pass->history = pass->history || kind == KEEP_HISTORY;
+}
+
+// Where the state of position `at` lies after the chunk that has just run; NULL: nowhere.
+static uint8_t *run_of(const struct lane *lane, int at)
+{
+#ifdef ENGINE_TEST
+    at += cache_test_keep_late && at < lane->length;
+#endif
+    uint8_t *run = at == lane->length ? lane->run : NULL;
+    for (int i = 0; i < LANE_KEEPS; i++)
+        run = lane->keep_at[i] == at ? lane->keep_run[i] : run;
+    return run;
 }
 
 void cache_reached(struct stream *s)
 {
     struct cache_pass *pass = &s->pass;
-    const int at = s->slot->lane->length;
-    while (pass->next < pass->count && pass->stops[pass->next].at < at)
-        pass->next++;
-    if (pass->next < pass->count && pass->stops[pass->next].at == at)
-        keep(s, pass->stops[pass->next++].kind);
+    const struct lane *lane = s->slot ? s->slot->lane : NULL;
+    for (; lane && pass->next < pass->count && pass->stops[pass->next].at <= lane->length; pass->next++) {
+        const struct cache_stop stop = pass->stops[pass->next];
+        uint8_t *run = run_of(lane, stop.at);
+        if (run)
+            keep(s, stop.kind, stop.at, run);
+    }
 }
 
 void cache_keep_here(struct stream *s, enum keep_kind kind)
 {
-    if (s->slot->lane->length > s->pass.resumed && s->slot->lane->length > s->pass.kept)
-        keep(s, kind);
+    const struct lane *lane = s->slot->lane;
+    if (lane->length > s->pass.resumed && lane->length > s->pass.kept)
+        keep(s, kind, lane->length, lane->run);
 }
 
 void cache_drop(struct stream *s)

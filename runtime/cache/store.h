@@ -26,7 +26,7 @@ enum keep_kind {
     KEEP_MARK,     // where another prompt may part from this one
     KEEP_REWIND,   // the place before a prompt's last message: where it goes on when that is edited
     KEEP_HISTORY,  // the end of its messages: where the next turn goes on
-    KEEP_END,      // where its ending begins
+    KEEP_END,      // the end of a prompt, what opens the reply included: the same again
 };
 
 // The ids of one prompt, shared by its states. Counted: free at no references.

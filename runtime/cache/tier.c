@@ -93,7 +93,7 @@ struct disk_entry *tier_choose(const struct stream *s, int least)
     const struct engine *e = s->engine;
     if (!e->cache->disk || warm_is(s))
         return NULL;
-    struct disk_entry *entry = disk_find(e->cache->disk, s->prompt, stream_prompt_rows(s, s->prompt_count), least);
+    struct disk_entry *entry = disk_find(e->cache->disk, s->prompt, s->prompt_count, least);
     return entry && pays(e, entry->length, least) ? entry : NULL;
 }
 

@@ -38,7 +38,6 @@ bool engine_warm(struct engine *e, const int32_t *ids, int count, const int *mar
         return false;
     warm_aside(e);
     s->submitted = false; // no turn takes it for a request
-    s->ending = 1;        // whoever sends it goes on: that prompt's ending lies behind it
     e->cache->warm = s;
     return true;
 }
@@ -75,14 +74,13 @@ void warm_step(struct engine *e)
         end(e); // no room for it now, or a chunk of it failed
         return;
     }
-    if (s->slot->lane->length < stream_prompt_rows(s, s->prompt_count)) {
+    if (s->slot->lane->length < s->prompt_count) {
         e->chunk_start = engine_seconds();
         e->chunk_beside = false;
         cache_store(e)->counters.warm_chunks++;
         if (stream_chunk(s, s->prompt_count, e->options.busy_chunk, false, &rows, NULL))
             return;
     } else {
-        cache_reached(s);
         cache_end(s);
     }
     end(e);

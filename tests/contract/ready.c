@@ -26,7 +26,7 @@ static bool second_turn(struct engine *e, const struct scene_prompt *p, struct e
         if (way == 0)
             good = good && stream_prompt(s, ids, p->count, 0, 0, NULL, NULL, error) &&
                    stream_next(s, out[0], &n, error) && stream_continue(s, ids, p->count + 2, error) &&
-                   stream_counters(s)->prompt_tokens == p->count + 2 + model.ending;
+                   stream_counters(s)->prompt_tokens == p->count + 2 + model.opening;
         else
             good = good && stream_prompt(s, ids, p->count + 2, 0, 0, NULL, NULL, error);
         for (int got = 0; good && got < SOME; got += n)

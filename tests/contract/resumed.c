@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Prompts that begin at kept states: what is made from there has the ids, logit bits and log-probabilities of the whole prompt read at
-// once, for states at odd places and where the ending begins, on pages that other streams hold too.
+// once, for states at odd places, of whole prompts, and kept in the middle of a pass, on pages that other streams hold too.
 //
 // Red control: a byte of every kept state is changed, which must be found.
 
@@ -35,7 +35,7 @@ static bool serve(struct engine *e, const struct request *r, struct scene_part *
     return good;
 }
 
-// A prompt that parts from this one at `at`, then this one, from there; then again, but for its ending.
+// A prompt that parts from this one at `at`, then this one, from there; then again, kept whole.
 static void one_prompt(struct engine *e, const struct scene_prompt *p, int number, enum way way, int at,
                        const struct scene_reply *right, int *wrong, int *missed)
 {
@@ -60,7 +60,7 @@ static void one_prompt(struct engine *e, const struct scene_prompt *p, int numbe
                                   .options = scene_options(number, way, (number + again) % 4)};
         part = (struct scene_part){0};
         *wrong += !serve(e, &r, &part, &cached) || differs(&part.reply, right);
-        *missed += cached < (again ? p->count - model.ending : at);
+        *missed += cached < (again ? p->count : at);
     }
 }
 

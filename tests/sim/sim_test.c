@@ -13,10 +13,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CLIENTS = 10, TICKS = 160, RED_ROUNDS = 10000, STOCK = 4, MARKS = 6, POOL_MOST = 512 };
+enum { CLIENTS = 10, TICKS = 160, RED_ROUNDS = 100000, STOCK = 4, MARKS = 6, POOL_MOST = 512 };
 
-extern int engine_test_shared_table, engine_test_no_drain, engine_test_end_stays, engine_test_end_class;
-extern int engine_test_few_behind, cache_test_share_tail, cache_test_in_ending, cache_test_keep_ended;
+extern int engine_test_shared_table, engine_test_no_drain, engine_test_keep_other, engine_test_rewind_late;
+extern int engine_test_row_lost, cache_test_share_tail, cache_test_keep_late;
 
 struct client {
     struct stream *stream; // NULL: nobody
@@ -522,11 +522,10 @@ int main(int argc, char **argv)
     red("a window that is committed twice", &faults.commit_twice, NULL);
     red("a state that holds drafted rows", &faults.drafted_state, NULL);
     red("a page of a kept state that is written", NULL, &cache_test_share_tail);
-    red("a prompt that goes on behind rows of the decode class", NULL, &engine_test_end_stays);
-    red("a prompt's ending that prompt rows read", NULL, &engine_test_end_class);
-    red("an ending that begins before the state that its prompt goes on from", NULL, &engine_test_few_behind);
-    red("the same of a kept state", NULL, &cache_test_in_ending);
-    red("a state that is kept behind an ending", NULL, &cache_test_keep_ended);
+    red("a state that was kept on the way, one row late", NULL, &cache_test_keep_late);
+    red("one that another prompt has left there", NULL, &engine_test_keep_other);
+    red("a state to go back to, one row late", NULL, &engine_test_rewind_late);
+    red("the last row of a prompt that is kept whole, from another prompt's rows", NULL, &engine_test_row_lost);
     red("memory that is asked for after the start", &faults.asks, NULL);
     fflush(stdout);
     signal(SIGABRT, crashed);

@@ -69,7 +69,7 @@ void toy_reply(int32_t *ids, int count, int reply, const struct sampling *sampli
     const struct sampler s = {sampling->temperature, sampling->top_p, sampling->min_p, sampling->top_k, sampling->seed};
     for (int p = 0; p < count + reply; p++) {
         uint64_t seen = 0;
-        state = toy_mix(state, toy_input(ids[p], p, p >= count - TOY_ENDING));
+        state = toy_mix(state, toy_input(ids[p], p, p >= count));
         cell[p] = state;
         for (int i = 0; i <= p; i++)
             seen = toy_mix(seen, cell[i]);

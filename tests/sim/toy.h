@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TOY_VOCABULARY = 24, TOY_LANES = 4, TOY_WINDOW = 6, TOY_CHUNK = 16, TOY_ENDING = 3, TOY_CONTEXT = 96 };
+enum { TOY_VOCABULARY = 24, TOY_LANES = 4, TOY_WINDOW = 6, TOY_CHUNK = 16, TOY_OPENING = 3, TOY_CONTEXT = 96 };
 enum { TOY_END = 5 };
 
 // What the toy, its target and the clock do wrong on purpose.
@@ -47,7 +47,7 @@ static inline uint64_t toy_mix(uint64_t a, uint64_t b)
     return x * 0xc4ceb9fe1a85ec53u;
 }
 
-// decode: the row is of the decode class, as those from a prompt's ending on are. The classes differ, as kernels' bits may, so that a
+// decode: the row is of the decode class, as those of a reply are. The classes differ, as kernels' bits may, so that a
 // state which others go on from is seen to be of prompt rows alone.
 static inline uint64_t toy_input(int32_t token, int64_t position, bool decode)
 {

@@ -67,6 +67,9 @@ static void trunk_lane(const struct toy_args *a, int32_t l)
             s->state = state;
         else
             s->window[i] = input;
+        for (int32_t k = 0; a->direct && k < LANE_KEEPS; k++)
+            if (lane_keeps(lane, k, a->pass->lane_rows[l]) == i + 1)
+                ((struct toy_state *)(void *)lane->keep_run[k])->state = state;
     }
     if (toy_chance(faults.row))
         *a->failed = 1;

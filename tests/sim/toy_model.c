@@ -66,48 +66,48 @@ static void save(struct exec *e, const struct bind *b)
            .state = offsetof(struct toy_state, streams), .x = (const float *)(const void *)arena_of(b)->trunk);
 }
 
-static void prompt_of(struct exec *e, const struct bind *b, bool head, int decode)
+static void prompt_of(struct exec *e, const struct bind *b, bool head)
 {
     struct arena *a = arena_of(b);
-    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, decode ? TOY_ENDING : TOY_CHUNK);
-    trunk(e, b, 1, decode);
+    rows(e, b, PASS_TRUNK, ROWS_TRUNK, 0, TOY_CHUNK);
+    trunk(e, b, 1, 0);
     if (head) {
-        rows(e, b, PASS_HEAD, ROWS_FILL, 0, decode ? TOY_ENDING : TOY_CHUNK);
+        rows(e, b, PASS_HEAD, ROWS_FILL, 0, TOY_CHUNK);
         gather(e, b, PASS_HEAD, PASS_TRUNK, offsetof(struct toy_state, streams), a->trunk, a->head);
         toy(e, b, TOY_FILL, PASS_HEAD, a->head, NULL);
         commit(e, b, PASS_HEAD, 1);
-        save(e, b);
     }
+    save(e, b);
     commit(e, b, PASS_TRUNK, 0);
 }
 
 static void plain_prompt(struct exec *e, const struct bind *b)
 {
-    prompt_of(e, b, false, 0);
-}
-
-static void plain_prompt_end(struct exec *e, const struct bind *b)
-{
-    prompt_of(e, b, false, 1);
+    prompt_of(e, b, false);
 }
 
 static void prompt(struct exec *e, const struct bind *b)
 {
-    prompt_of(e, b, true, 0);
+    prompt_of(e, b, true);
 }
 
-static void prompt_end(struct exec *e, const struct bind *b)
+static void tail_of(struct exec *e, const struct bind *b, int from, int64_t state)
 {
-    prompt_of(e, b, true, 1);
+    struct arena *a = arena_of(b);
+    rows(e, b, PASS_TAIL, ROWS_TAIL, 0, TAIL);
+    gather(e, b, PASS_TAIL, from, state, a->trunk, a->tail);
+    toy(e, b, TOY_LOGITS, PASS_TAIL, a->tail, a->logits[0]);
+    draw(e, b, PASS_TAIL, 1, -1, a->logits[0], a->drawn);
 }
 
 static void tail(struct exec *e, const struct bind *b)
 {
-    struct arena *a = arena_of(b);
-    rows(e, b, PASS_TAIL, ROWS_TAIL, 0, TAIL);
-    gather(e, b, PASS_TAIL, PASS_TRUNK, -1, a->trunk, a->tail);
-    toy(e, b, TOY_LOGITS, PASS_TAIL, a->tail, a->logits[0]);
-    draw(e, b, PASS_TAIL, 1, -1, a->logits[0], a->drawn);
+    tail_of(e, b, PASS_TRUNK, -1);
+}
+
+static void saved_tail(struct exec *e, const struct bind *b)
+{
+    tail_of(e, b, -1, offsetof(struct toy_state, streams));
 }
 
 static void verify(struct exec *e, const struct bind *b, int drafts, bool head)
@@ -170,10 +170,9 @@ ROUND(5)
     }
 static const struct program toy_programs[] = {
     PROGRAM(plain_prompt, TOY_CHUNK),
-    PROGRAM(plain_prompt_end, TOY_ENDING),
     PROGRAM(prompt, TOY_CHUNK),
-    PROGRAM(prompt_end, TOY_ENDING),
     PROGRAM(tail, TAIL),
+    PROGRAM(saved_tail, 1),
     PROGRAM(plain_round, TOY_LANES),
     PROGRAM(saving_round, TOY_LANES),
     {.name = "round_0", .rows = 4, .drafts = 0, .launches = 1, .emit = round_0},
@@ -184,9 +183,8 @@ static const struct program toy_programs[] = {
     {.name = "round_5", .rows = 24, .drafts = 5, .launches = 1, .emit = round_5},
 };
 static const struct program *const programs[] = {
-    &toy_programs[0],  &toy_programs[1],  &toy_programs[2],  &toy_programs[3], &toy_programs[4],
-    &toy_programs[5],  &toy_programs[6],  &toy_programs[7],  &toy_programs[8], &toy_programs[9],
-    &toy_programs[10], &toy_programs[11], &toy_programs[12],
+    &toy_programs[0], &toy_programs[1], &toy_programs[2], &toy_programs[3], &toy_programs[4],  &toy_programs[5],
+    &toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9], &toy_programs[10], &toy_programs[11],
 };
 static const int32_t end_tokens[] = {TOY_END};
 
@@ -203,7 +201,7 @@ const struct model model = {
     .window = TOY_WINDOW,
     .chunk = TOY_CHUNK,
     .tail = TAIL,
-    .ending = TOY_ENDING,
+    .opening = TOY_OPENING,
     .page_ratio = 4,
     .has_head = true,
     .has_weights = true,
@@ -217,16 +215,15 @@ const struct model model = {
     .end_tokens = end_tokens,
     .end_count = 1,
     .plain_prompt = &toy_programs[0],
-    .plain_prompt_end = &toy_programs[1],
-    .prompt = &toy_programs[2],
-    .prompt_end = &toy_programs[3],
-    .tail_program = &toy_programs[4],
-    .plain_round = &toy_programs[5],
-    .saving_round = &toy_programs[6],
-    .round = {&toy_programs[7], &toy_programs[8], &toy_programs[9], &toy_programs[10], &toy_programs[11],
-              &toy_programs[12]},
+    .prompt = &toy_programs[1],
+    .tail_program = &toy_programs[2],
+    .saved_tail = &toy_programs[3],
+    .plain_round = &toy_programs[4],
+    .saving_round = &toy_programs[5],
+    .round = {&toy_programs[6], &toy_programs[7], &toy_programs[8], &toy_programs[9], &toy_programs[10],
+              &toy_programs[11]},
     .programs = programs,
-    .program_count = 13,
+    .program_count = 12,
 };
 
 const uint8_t *const embedded_pack = NULL, *const embedded_pack_end = NULL;
