@@ -468,7 +468,7 @@ run bench --quiet --turns 64,100 --turn-tokens 8 --decode 6 --repeat 2 --json &&
         assert(#t.first_token_seconds.all == 2 and t.first_token_seconds.least > 0 and (t.case == "cold" or t.restore_seconds.median > 0))
     end' <"$out"
 ok $? "bench --turns --json: what each case finds and reads"
-run bench --quiet --turns 64 --turn-tokens 8 --decode 6 --repeat 1 && [ "$(grep -cE '^ +64  (cold|resumed|again|warm) ' "$out")" = 4 ] && grep -q "pass before: 17 tokens" "$out"
+run bench --quiet --turns 64 --turn-tokens 8 --decode 6 --repeat 1 && [ "$(grep -cE '^ +64  (cold|resumed|again|warm) ' "$out")" = 4 ] && grep -q "pass before: 11 tokens" "$out"
 ok $? "bench --turns: a line a case"
 bad "--turns: expected whole numbers" bench --turns 64,
 bad "--turns: expected whole numbers" bench --turns 12345678901234567890

@@ -92,8 +92,8 @@ static void budgets(const char *binary)
     ok(nothing.reasoned == 0 && same(&nothing, &least), "a budget of nothing closes it at once and counts none",
        detail);
     ok(one.cached == 0 && right.cached == 0, "a first turn that went on read all of its prompt", detail);
-    ok(same(&again, &right) && again.cached > 0 && again.cached <= one.prompt, "the same again, no more than its prompt",
-       detail);
+    ok(same(&again, &right) && again.cached > 0 && again.cached <= one.prompt,
+       "the same again, no more than its prompt", detail);
     serve_stop(&s);
     serve_stop(&plain);
 }
