@@ -11,7 +11,8 @@ local fuse = require "fuse"
 local shapes = {}
 
 local STREAMS <const> = 4 -- STREAMS_MOST of kernels/cuda/linear_plan.cuh
-local RESIDUAL_MOST <const> = 4096 -- of kernels/cuda/rows.cuh
+local RESIDUAL_MOST <const> = 4096 -- of kernels/cuda/window_norm.cuh
+local BEFORE_ADD <const>, BEFORE_STREAMS <const> = 1, 2 -- before_kind of the same
 local SLOTS_MOST <const>, EXPERTS_MOST <const> = 32, 1024 -- route_fits() of kernels/cuda/route.cuh
 
 local arg = fuse.arg
@@ -51,12 +52,25 @@ local function takes_mix(product, mix)
         and f.parts[1].act == "none"
 end
 
+-- What cuda_inject_norm_mix() takes, of one row.
+local function takes_streams(inject, norm, first, second, mix)
+    local f, dim = first.facts, arg(mix, "dim")
+    return takes_mix(second, mix) and f.row_multiple == 1 and f.k == STREAMS * dim and arg(inject, "streams") == STREAMS
+        and arg(inject, "dim") == dim and arg(norm, "groups") == STREAMS and arg(norm, "dim") == dim
+end
+
 local STEPS <const> = {
+    ["hc_inject norm linear linear hc_mix"] = function(inject, norm, first, second, mix)
+        return takes_streams(inject, norm, first, second, mix)
+            and { product = first, norm = BEFORE_STREAMS, next = { product = second, mix = arg(mix, "dim") } }
+    end,
     ["glu linear"] = function(glu, product) return takes_glu(glu, product) and { product = product, glu = 1 } end,
     ["route glu linear"] = function(route, glu, product)
         return takes_route(route) and takes_glu(glu, product) and { product = product, glu = 1, route = 1 }
     end,
-    ["add norm linear"] = function(add, norm, product) return takes_norm(add, norm, product) and { product = product, norm = 1 } end,
+    ["add norm linear"] = function(add, norm, product)
+        return takes_norm(add, norm, product) and { product = product, norm = BEFORE_ADD }
+    end,
     ["linear hc_mix"] = function(product, mix) return takes_mix(product, mix) and { product = product, mix = arg(mix, "dim") } end,
 }
 
@@ -119,6 +133,7 @@ function shapes.list(programs, kind)
             if as and kind.name == "linear" then
                 add(as.product, p, as)
                 if as.norm then add(as.product, p, {}) end -- of more rows
+                if as.next then add(as.next.product, p, as.next) end
             end
             if not as and p.ops[i].name == kind.name then add(p.ops[i], p, {}) end
             i = i + count

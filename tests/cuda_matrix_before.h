@@ -120,7 +120,7 @@ static void test_before_rows(const linear_shape &shape, const char *name, int ca
 static void test_before(void)
 {
     const linear_shape halves = {1024, 0, 0, 0, 1, {{ENC_FP8_BLOCK, 8, 0, 70, ACT_NONE}}},
-                       stages = {BEFORE_K_MOST, 0, 0, 0, 1, {{ENC_AFFINE, 4, 64, 70, ACT_NONE}}},
+                       stages = {BEFORE_K_MOST, 0, 0, 0, 1, {{ENC_AFFINE, 4, 64, 1440, ACT_NONE}}},
                        other = {1312, 0, 0, 0, 1, {{ENC_AFFINE, 4, 32, 70, ACT_NONE}}};
     test_before_of(before_plain::value, "bf16");
     test_before_of(before_two::value, "two encodings");

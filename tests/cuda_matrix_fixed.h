@@ -49,8 +49,9 @@ struct before_plain {
 };
 struct before_two {
     static constexpr linear_shape value = {
-        2048, 0, 0,
-        0,    3, {{ENC_BF16, 0, 0, 48, ACT_NONE}, {ENC_AFFINE, 4, 64, 1, ACT_NONE}, {ENC_AFFINE, 4, 64, 200, ACT_SILU}},
+        2048, 0,
+        0,    0,
+        3,    {{ENC_BF16, 0, 0, 48, ACT_NONE}, {ENC_AFFINE, 4, 64, 1, ACT_NONE}, {ENC_AFFINE, 4, 64, 1000, ACT_SILU}},
         1};
 };
 struct before_long {
@@ -63,6 +64,12 @@ struct before_part { // the last block of k is not whole
     static constexpr linear_shape value = {1040, 0, 0, 0, 1, ONE(ENC_BF16, 0, 0, 40)};
 };
 #undef ONE
+// With hyper-connections before them (cuda_matrix_between.h).
+template <int ENCODING, int BITS, int GROUP> struct before_gates {
+    static constexpr linear_shape value = {
+        2048,          0, 0, 0, 2, {{ENCODING, BITS, GROUP, 64, ACT_SILU}, {ENCODING, BITS, GROUP, 4, ACT_NONE}},
+        BEFORE_STREAMS};
+};
 
 // fixed_many in a kernel that is staged though its k is short (kernels/cuda/eight.cuh).
 struct fixed_staged_shape {
@@ -77,9 +84,11 @@ static bool fixed_staged; // the table has fixed_staged_shape
 
 template <int R> static const struct fixed_table *fixed_test_table(void)
 {
-    const struct fixed_table *right = fixed_table_made<
-        R, shape_list<fixed_one, fixed_two, fixed_glu, fixed_many, before_plain, before_two, before_long, before_many>,
-        shape_list<fixed_up>, shape_list<fixed_down>>();
+    const struct fixed_table *right =
+        fixed_table_made<R,
+                         shape_list<fixed_one, fixed_two, fixed_glu, fixed_many, before_plain, before_two, before_long,
+                                    before_many, before_gates<ENC_BF16, 0, 0>, before_gates<ENC_AFFINE, 4, 32>>,
+                         shape_list<fixed_up>, shape_list<fixed_down>>();
     static linear_fixed lies[1];
     static struct fixed_table wrong;
     lies[0] = linear_entry<R, fixed_other>();

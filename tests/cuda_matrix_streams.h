@@ -66,12 +66,14 @@ static float *between_room(int64_t width)
     return (float *)put(NULL, BETWEEN_CAPACITY * width * 4);
 }
 
-static struct between between_make(int encoding, int bits, int group)
+// injects: the encoding of the gates of the next injection, bf16 or that of the others.
+static struct between between_make(int encoding, int bits, int group, int injects)
 {
     const int dim = BETWEEN_DIM, width = BETWEEN_WIDTH;
     struct between b = {};
     b.down = matrix_make(encoding, bits, group, BETWEEN_LOW, width, 11);
-    b.inject = matrix_make(ENC_BF16, 0, 0, 4, width, 12);
+    b.inject = injects == encoding ? matrix_make(encoding, bits, group, 4, width, 12)
+                                   : matrix_make(injects, 0, 0, 4, width, 12);
     b.up = matrix_make(encoding, bits, group, width, BETWEEN_LOW, 13);
     b.streams = step_random((int64_t)BETWEEN_CAPACITY * width, 2);
     float *w = step_random(width, 1);
@@ -96,6 +98,15 @@ static struct between between_make(int encoding, int bits, int group)
     b.mix = {NULL, 4, dim, b.norm.y, b.wide.part[0].y, between_room(dim)};
     free(w);
     return b;
+}
+
+static void between_free(struct between *b)
+{
+    free(b->streams);
+    put_back(0);
+    matrix_free(&b->down);
+    matrix_free(&b->inject);
+    matrix_free(&b->up);
 }
 
 enum between_way { BETWEEN_OPS, BETWEEN_MIXED, BETWEEN_STEP };
@@ -146,7 +157,7 @@ static bool between_same(struct between *b, enum between_way way, bool with_sum,
 
 static void test_between(int encoding, int bits, int group)
 {
-    struct between b = between_make(encoding, bits, group);
+    struct between b = between_make(encoding, bits, group, ENC_BF16);
     const bool half = encoding == ENC_AFFINE, wide = wide_available(&b.up.w);
     bool mixed = true, step = true;
     for (int rows : between_counts) {
@@ -166,11 +177,7 @@ static void test_between(int encoding, int bits, int group)
         rig_copy(without, b.mix.y, sizeof without);
         ok(memcmp(y, without, sizeof y) != 0, "%s: another epsilon between blocks is found", encoding_name(encoding));
     }
-    free(b.streams);
-    put_back(0);
-    matrix_free(&b.down);
-    matrix_free(&b.inject);
-    matrix_free(&b.up);
+    between_free(&b);
 }
 
 static void test_streams(void)

@@ -181,6 +181,7 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_words.h"
 
 #include "tests/cuda_matrix_before.h"
+#include "tests/cuda_matrix_between.h"
 #include "tests/cuda_matrix_fixed.h"
 #include "tests/cuda_matrix_staged.h"
 
@@ -193,6 +194,7 @@ static const struct {
 } groups[] = {
     {WORDS_ALONE, test_words},                   // of nvfp4
     {92, test_before},                           // a residual before a product
+    {92, test_row_between},                      // a row between two blocks
     {93, test_halves},                           // what E4M3 codes begin with
     {94, test_integers},                         // hard rows
     {95, test_staged},                           // x with the stages

@@ -71,11 +71,16 @@ local function takes_mix(product, mix)
 end
 
 local ROUTE_MOST <const> = tonumber(read("kernels/cuda/route.cuh"):match("ROUTE_MOST = (%d+)"))
-local RESIDUAL_MOST <const> = tonumber(read("kernels/cuda/rows.cuh"):match("RESIDUAL_MOST = (%d+)"))
+local RESIDUAL_MOST <const> = tonumber(read("kernels/cuda/window_norm.cuh"):match("RESIDUAL_MOST = (%d+)"))
 
 local function takes_norm(add, norm, product)
     return product.row_multiple == 1 and product.k % 32 == 0 and product.k <= RESIDUAL_MOST and add.width == product.k
         and norm.groups == 1 and norm.dim == product.k and whole_lines(add.x, 0) and whole_lines(add.y, 0) and whole_lines(norm.y, 0)
+end
+
+local function takes_streams(inject, norm, first, second, mix)
+    return takes_mix(second, mix) and first.row_multiple == 1 and first.k == 4 * mix.dim and inject.streams == 4 and norm.groups == 4
+        and inject.dim == mix.dim and norm.dim == mix.dim
 end
 
 -- Initialiser of a launch's shape, as shapes.cuh has it; nil where it is of no matrix. beside: "glu, mix, route" of its step; norm: what
@@ -92,8 +97,8 @@ local function shape(l, beside, norm)
     end
 end
 
--- The shape of the launch that stands for ops `at` to `to` of a step, or nil where they are none of the steps with matrices; and that of
--- the product alone, where the step is of one row.
+-- The shape of the launch that stands for ops `at` to `to` of a step, or nil where they are none of the steps with matrices; that of
+-- the product alone, where the step is of one row; and that of the launch behind it, where it is two.
 local function step_shape(step, at, to)
     local names = {}
     for i = at, to do names[#names + 1] = step[i].op end
@@ -104,6 +109,9 @@ local function step_shape(step, at, to)
         return shape(c, "1, 0, 1")
     end
     if names == "add norm linear" and takes_norm(a, b, c) then return shape(c, nil, ", 1"), shape(c) end
+    if names == "hc_inject norm linear linear hc_mix" and takes_streams(table.unpack(step, at, to)) then
+        return shape(c, nil, ", 2"), shape(c), shape(step[at + 3], string.format("0, %d, 0", step[to].dim))
+    end
     if names == "linear hc_mix" and takes_mix(a, b) then return shape(a, string.format("0, %d, 0", b.dim)) end
 end
 
@@ -111,13 +119,14 @@ end
 local function step_shapes(step)
     local list, at = {}, 1
     while at <= #step do
-        local found, to, alone = nil, #step + 1, nil
+        local found, to, alone, behind = nil, #step + 1, nil, nil
         repeat
             to = to - 1
-            found, alone = step_shape(step, at, to)
+            found, alone, behind = step_shape(step, at, to)
         until found or to <= at
         list[#list + 1] = found or shape(step[at])
         list[#list + 1] = alone
+        list[#list + 1] = behind
         at = to + 1
     end
     return list

@@ -65,7 +65,8 @@ template <int ROWS, class S> static constexpr linear_fixed linear_entry(void)
     using SHAPE = linear_fixed_shape<S, ROWS>;
     constexpr linear_shape shape = S::value;
     if constexpr (part_third(shape) ||
-                  (shape.norm && (ROWS != 1 || !linear_fills_once(SHAPE::plan)))) { // never launched
+                  (shape.norm &&
+                   (ROWS != 1 || !linear_before_fits(SHAPE::plan, shape.k, shape.norm)))) { // never launched
         return {shape, SHAPE::plan, NULL};
     } else {
         constexpr int other = part_other(shape);

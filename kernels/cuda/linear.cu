@@ -55,7 +55,8 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
     linear_plan plan = linear_plan_make(card, args, step, all, &shared);
     if (plan.units == 0)
         return cudaErrorInvalidValue;
-    if ((plan.step.before.residual && !linear_fills_once(plan)) || (norm && !plan.apart))
+    const int before = linear_before_kind(step);
+    if ((before && !linear_before_fits(plan, args->k, before)) || (norm && !plan.apart))
         return cudaErrorNotSupported;
     plan.room.aligned = rows_aligned(args->x, args->ldx);
     void (*kernel)(linear_args, linear_plan) = NULL;
@@ -67,7 +68,7 @@ static cudaError_t linear_launch(cudaStream_t stream, const struct linear_args *
         plan.units / plan.slices <= clusters_at_once((const void *)kernel, BLOCK_THREADS, shared, plan.slices);
     const struct fixed_table *table = fixed_table_for(tile);
     auto fixed = table ? linear_find(table, linear_shape_of(args, step), plan) : NULL;
-    if (plan.step.before.residual && !fixed)
+    if (before && !fixed)
         return cudaErrorNotSupported;
     const cudaError_t error = plan.apart ? linear_split(stream, args, plan, norm) : cudaSuccess;
     if (error != cudaSuccess)
@@ -127,7 +128,7 @@ extern "C" cudaError_t cuda_add_norm_linear(cudaStream_t stream, const void *con
         !rows_aligned(add->x, add->ldx) || !rows_aligned(add->y, add->ldy) || !rows_aligned(norm->w, 0) ||
         !rows_aligned(norm->y, norm->ldy))
         return cudaErrorNotSupported;
-    const struct residual_row row = {add->x, add->y, norm->w, norm->y, norm->eps};
+    const struct residual_row row = {add->x, add->y, norm->w, norm->y, norm->eps, NULL};
     linear_step step = {};
     if (rows > 1)
         return add->ldx == k && add->ldy == k && norm->ldx == k && norm->ldy == linear->ldx
@@ -137,6 +138,18 @@ extern "C" cudaError_t cuda_add_norm_linear(cudaStream_t stream, const void *con
     return linear_launch(stream, linear, &step, rows);
 }
 
+// What cuda_linear_mix() makes of its ops; false: not of these.
+static bool mix_step(const struct linear_args *linear, const struct hc_mix_args *mix, linear_step *step)
+{
+    if (linear->row_multiple > 1 || linear->parts != 1 || mix->streams != STREAMS_MOST || mix->dim % 32 ||
+        linear->part[0].w.n != mix->streams * mix->dim || linear->part[0].activation != ACT_NONE)
+        return false;
+    step->xn = mix->xn;
+    step->y = mix->y;
+    step->dim = mix->dim;
+    return true;
+}
+
 extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *args, int rows)
 {
     const struct linear_args *linear = (const struct linear_args *)args[0];
@@ -144,11 +157,44 @@ extern "C" cudaError_t cuda_linear_mix(cudaStream_t stream, const void *const *a
     linear_step step = {};
     if (linear->row_class == CLASS_PROMPT)
         return linear_mix_prompt(stream, linear, mix, NULL, rows);
-    if (linear->row_multiple > 1 || linear->parts != 1 || mix->streams != STREAMS_MOST || mix->dim % 32 ||
-        linear->part[0].w.n != mix->streams * mix->dim || linear->part[0].activation != ACT_NONE)
+    return mix_step(linear, mix, &step) ? linear_launch(stream, linear, &step, rows) : cudaErrorNotSupported;
+}
+
+// From one block's output to the next block's input, of one row, in two launches: the first product makes the normed streams for
+// itself, and the second one, which begins when all have read the streams, injects beside the mix.
+static cudaError_t streams_row(cudaStream_t stream, const void *const *args, int rows)
+{
+    const struct hc_inject_args *inject = (const struct hc_inject_args *)args[0];
+    const struct norm_args *norm = (const struct norm_args *)args[1];
+    const struct linear_args *down = (const struct linear_args *)args[2], *up = (const struct linear_args *)args[3];
+    const struct hc_mix_args *mix = (const struct hc_mix_args *)args[4];
+    const int32_t dim = mix->dim, k = STREAMS_MOST * dim;
+    linear_step first = {}, second = {};
+    if (rows != 1 || !mix_step(up, mix, &second) || down->row_multiple > 1 || down->k != k ||
+        inject->streams != STREAMS_MOST || !inject->inject || inject->dim != dim || norm->groups != STREAMS_MOST ||
+        norm->dim != dim || norm->x != inject->r || norm->y != down->x || mix->xn != norm->y ||
+        !rows_aligned(inject->r, dim) || !rows_aligned(inject->y, 0) || !rows_aligned(norm->w, 0) ||
+        !rows_aligned(norm->y, 0))
         return cudaErrorNotSupported;
-    step.xn = mix->xn;
-    step.y = mix->y;
-    step.dim = mix->dim;
-    return linear_launch(stream, linear, &step, rows);
+    first.before = {inject->r, inject->y, norm->w, norm->y, norm->eps, inject->inject};
+    second.update = {inject->r, inject->y, inject->inject};
+    const cudaError_t error = linear_launch(stream, down, &first, rows);
+    return error == cudaSuccess ? linear_launch(stream, up, &second, rows) : error;
+}
+
+static bool prompt_class(const void *linear)
+{
+    return ((const struct linear_args *)linear)->row_class == CLASS_PROMPT;
+}
+
+extern "C" cudaError_t cuda_inject_norm_mix(cudaStream_t stream, const void *const *args, int rows)
+{
+    return prompt_class(args[2]) ? linear_streams_prompt(stream, NULL, args, rows) : streams_row(stream, args, rows);
+}
+
+// A decode row's sum of experts would be made by each block: ten rows more to read (NOTES.md).
+extern "C" cudaError_t cuda_sum_inject_norm_mix(cudaStream_t stream, const void *const *args, int rows)
+{
+    return prompt_class(args[3]) ? linear_streams_prompt(stream, (const struct moe_sum_args *)args[0], args + 1, rows)
+                                 : cudaErrorNotSupported;
 }

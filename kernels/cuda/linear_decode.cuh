@@ -37,12 +37,12 @@ template <class S, int TILE> struct linear_fixed_shape {
     static constexpr linear_plan plan = linear_plan_of(S::value, TILE);
 };
 
-// Whether x is made of a residual before: in kernels for one shape alone, since others would carry the code.
-template <class SHAPE> static __host__ __device__ constexpr bool linear_before(void)
+// What x is made of: in kernels for one shape alone, since others would carry the code.
+template <class SHAPE> static __host__ __device__ constexpr int linear_before(void)
 {
     if constexpr (SHAPE::FIXED)
-        return SHAPE::shape.norm != 0;
-    return false;
+        return SHAPE::shape.norm;
+    return BEFORE_NOTHING;
 }
 
 // The plan, without its parts.
@@ -365,7 +365,7 @@ __device__ __forceinline__ row_source_tile linear_tile(const struct linear_args 
             plan.room.aligned && !plan.step.up && k % 32 == 0,
             plan.step.up,
             plan.step.ld_up,
-            linear_before<SHAPE>() ? &plan.step.before : NULL,
+            linear_before<SHAPE>() != BEFORE_NOTHING ? &plan.step.before : NULL,
             (float *)(memory + ROOM_FIXED), // sums are made later
             &((ring_barriers *)memory)->rows_free,
             live,
@@ -408,6 +408,23 @@ __device__ __forceinline__ void linear_residual(const struct residual_row &b, in
     }
     if (lane == 0)
         residual_readers[warp] = 0;
+}
+
+// By a warp that neither takes nor puts: the injection into the streams of the block's outputs, of one row; hc_inject's operations.
+__device__ __forceinline__ void linear_update(const linear_plan &plan, const struct pass *pass)
+{
+    const struct stream_update &u = plan.step.update;
+    const int warp = ((int)threadIdx.x - THREADS) >> 5;
+    pdl_wait();
+    if (pass->rows == 0)
+        return;
+    for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks) {
+        const int o = unit * 32 + (threadIdx.x & 31);
+        for (int c = warp; c < STREAMS_MOST; c += ADDERS) {
+            float *at = u.streams + c * plan.step.dim + o;
+            *at = fmaf(f_mul(2.0f, f_sigmoid(__ldcg(u.inject + c))), __ldcg(u.added + o), __ldcg(at));
+        }
+    }
 }
 
 template <class CODE, int FORM, class SHAPE>
@@ -511,7 +528,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     const auto &plan = linear_plan_here<SHAPE>(given);
     __shared__ unsigned int arrived;
     constexpr int adders = linear_adders<FORM, SHAPE>();
-    constexpr bool more = adders > 0 || linear_before<SHAPE>(); // warps that need registers
+    constexpr bool adds = linear_before<SHAPE>() == BEFORE_ADD, more = adders > 0 || adds; // warps that need registers
     if (blockIdx.x >= plan.blocks) {
         linear_route(plan, memory);
         return;
@@ -541,8 +558,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     } else if (adders > 0) {
         linear_add<SHAPE>(a, plan, given, memory);
     }
-    if (linear_before<SHAPE>() && threadIdx.x >= THREADS)
+    if (adds && threadIdx.x >= THREADS)
         linear_residual(plan.step.before, linear_k<SHAPE>(a), a.pass, (ring_barriers *)memory);
+    if (plan.step.dim && plan.step.update.streams && threadIdx.x >= THREADS)
+        linear_update(plan, a.pass);
 }
 
 #endif

@@ -17,6 +17,12 @@ enum { COUNTERS = 1 << 17, SLICES_MOST = 8, STREAMS_MOST = 4 };
 // Blocks of k up to which a window of eight rows is as soon filled from the rows themselves: of a slice, and where all of k is one.
 enum { APART_SLICE = 48, APART_ALL = 24 };
 
+// The injection that a row was normed behind (residual_row): streams of dim numbers get theirs once nobody reads them any more.
+struct stream_update {
+    float *streams; // NULL: none
+    const float *added, *inject;
+};
+
 // What a step does beside the product.
 struct linear_step {
     const float *up; // glu before it: x is silu(x) * up
@@ -27,7 +33,8 @@ struct linear_step {
     int32_t dim;
     struct route_args route; // beside it, if it has slots: the choices of `rows` rows, a block each
     int32_t rows;
-    struct residual_row before; // an addition and a norm before it; before.residual NULL: none
+    struct residual_row before;  // what x is made of; before.residual NULL: nothing
+    struct stream_update update; // of one row, beside a mix
 };
 
 struct linear_piece {
@@ -247,6 +254,17 @@ static constexpr bool linear_fills_once(const linear_plan &plan)
            plan.room.capacity >= linear_slice_most(plan.part[0].source.blocks, plan.slices);
 }
 
+// Whether a kernel for one shape can make its row of what `kind` says. Of streams a slice has one, and slices are equally long.
+static constexpr bool linear_before_fits(const linear_plan &plan, int k, int kind)
+{
+    const int blocks = k / 32, slices = plan.slices;
+    if (!linear_fills_once(plan) || k % 32)
+        return false;
+    return kind == BEFORE_ADD ? k <= RESIDUAL_MOST
+                              : k <= BEFORE_STREAM_COUNT * RESIDUAL_MOST && slices % BEFORE_STREAM_COUNT == 0 &&
+                                    blocks % (2 * slices) == 0;
+}
+
 // What kernel a plan is for.
 static constexpr int linear_form(const linear_plan &plan)
 {
@@ -286,16 +304,19 @@ static constexpr struct linear_args linear_args_of(const linear_shape &shape)
     return a;
 }
 
+// What the row of a step is made of.
+static inline int32_t linear_before_kind(const linear_step *step)
+{
+    if (!step || !step->before.residual)
+        return BEFORE_NOTHING;
+    return step->before.inject ? BEFORE_STREAMS : BEFORE_ADD;
+}
+
 // The shape that a launch has.
 static inline linear_shape linear_shape_of(const struct linear_args *a, const linear_step *step)
 {
-    linear_shape shape = {a->k,
-                          step && step->up,
-                          step ? step->dim : 0,
-                          step && step->rows > 0,
-                          a->parts,
-                          {},
-                          step && step->before.residual};
+    linear_shape shape = {a->k, step && step->up,        step ? step->dim : 0, step && step->rows > 0, a->parts,
+                          {},   linear_before_kind(step)};
     for (int i = 0; i < a->parts; i++)
         shape.part[i] = {a->part[i].w.encoding, a->part[i].w.bits, a->part[i].w.group, a->part[i].w.n,
                          a->part[i].activation};

@@ -181,8 +181,8 @@ cudaError_t linear_mix_prompt(cudaStream_t stream, const struct linear_args *lin
     return error;
 }
 
-// args: of hc_inject, norm, the gates' two products and hc_mix. sum: of the experts before, or NULL.
-static cudaError_t streams_step(cudaStream_t stream, const struct moe_sum_args *sum, const void *const *args, int rows)
+cudaError_t linear_streams_prompt(cudaStream_t stream, const struct moe_sum_args *sum, const void *const *args,
+                                  int rows)
 {
     const struct hc_inject_args *inject = (const struct hc_inject_args *)args[0];
     const struct norm_args *norm = (const struct norm_args *)args[1];
@@ -207,14 +207,4 @@ static cudaError_t streams_step(cudaStream_t stream, const struct moe_sum_args *
     if (error == cudaSuccess)
         error = linear_wide(stream, down, rows, all, true);
     return error == cudaSuccess ? linear_mix_prompt(stream, up, mix, &streams, rows) : error;
-}
-
-extern "C" cudaError_t cuda_inject_norm_mix(cudaStream_t stream, const void *const *args, int rows)
-{
-    return streams_step(stream, NULL, args, rows);
-}
-
-extern "C" cudaError_t cuda_sum_inject_norm_mix(cudaStream_t stream, const void *const *args, int rows)
-{
-    return streams_step(stream, (const struct moe_sum_args *)args[0], args + 1, rows);
 }

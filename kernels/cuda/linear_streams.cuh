@@ -19,4 +19,9 @@ struct mix_streams {
 cudaError_t linear_mix_prompt(cudaStream_t stream, const struct linear_args *linear, const struct hc_mix_args *mix,
                               const struct mix_streams *streams, int rows);
 
+// From one block's output to the next block's input, prompt class. args: of hc_inject, norm, the gates' two products and hc_mix. sum:
+// of the experts before, or NULL. cudaErrorNotSupported, and nothing done, where it has no kernel.
+cudaError_t linear_streams_prompt(cudaStream_t stream, const struct moe_sum_args *sum, const void *const *args,
+                                  int rows);
+
 #endif

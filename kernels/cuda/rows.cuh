@@ -16,18 +16,7 @@
 
 #include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/ring.cuh"
-#include "kernels/cuda/vec.cuh"
-
-enum { RESIDUAL_MOST = 4096 }; // numbers of a residual_row: two vectors a taker
-
-// A row that is made of two others before it is multiplied: norm(residual + added) * weight, of k numbers in whole blocks; residual + added
-// takes the residual's place and the normed row is stored too, where the pass has rows.
-struct residual_row {
-    float *residual;
-    const float *added, *weight;
-    float *normed;
-    float eps;
-};
+#include "kernels/cuda/window_norm.cuh"
 
 // Up to TILE_ROWS rows: row r is x + (list ? list[r] / divisor : first + r) * ld.
 struct row_source_tile {
@@ -130,60 +119,6 @@ __device__ __forceinline__ void window_bring(x_window *x, const row_source_tile 
     x->parity ^= 1;
 }
 
-// Makes the one row of a residual, by all takers, and leaves blocks from .. to - 1 as they are where window_bring() would; the block's share
-// of the whole is stored. Operations and their order are those of residual.cu's inject_kernel with one stream, each of whose threads has a vector of
-// four numbers; a taker stands for two of them.
-__device__ __forceinline__ void window_norm(x_window *x, const row_source_tile &t, int from, int to)
-{
-    enum { VECTORS = 2 };
-    const struct residual_row &b = *t.before;
-    const int dim = t.k, warps = (dim / 4 + 31) / 32, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int own = (dim / 4 + gridDim.x - 1) / gridDim.x, first = own * blockIdx.x;
-    auto at = [&](int n) { return (int)(threadIdx.x + n * TAKERS) * 4; };
-    float4 kept[VECTORS], y[VECTORS], weight[VECTORS];
-#pragma unroll
-    for (int n = 0; n < VECTORS; n++)
-        if (at(n) < dim) {
-            kept[n] = __ldcg((const float4 *)(b.residual + at(n)));
-            y[n] = __ldcg((const float4 *)(b.added + at(n)));
-            weight[n] = *(const float4 *)(b.weight + at(n));
-        }
-    float sum[VECTORS] = {0, 0};
-#pragma unroll
-    for (int n = 0; n < VECTORS; n++)
-        if (at(n) < dim) {
-            float4 &v = kept[n];
-            v = make_float4(fmaf(1.0f, y[n].x, v.x), fmaf(1.0f, y[n].y, v.y), fmaf(1.0f, y[n].z, v.z),
-                            fmaf(1.0f, y[n].w, v.w));
-            sum[n] = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum[n]))));
-        }
-#pragma unroll
-    for (int n = 0; n < VECTORS; n++) {
-        sum[n] = warp_sum<WARP>(sum[n]);
-        if (lane == 0)
-            t.space[warp + n * WARPS] = sum[n];
-    }
-    some_wait(TAKERS);
-    if (lane == 0)
-        stage_arrive(t.read);
-    const float all = warp_sum<WARP>(lane < warps ? t.space[lane] : 0.0f),
-                factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(all, (float)dim), b.eps)));
-#pragma unroll
-    for (int n = 0; n < VECTORS; n++)
-        if (at(n) < dim) {
-            const float4 v = make_float4(__fmul_rn(__fmul_rn(kept[n].x, factor), weight[n].x),
-                                         __fmul_rn(__fmul_rn(kept[n].y, factor), weight[n].y),
-                                         __fmul_rn(__fmul_rn(kept[n].z, factor), weight[n].z),
-                                         __fmul_rn(__fmul_rn(kept[n].w, factor), weight[n].w));
-            const int i = at(n);
-            if (i >= from * 32 && i < to * 32)
-                *(float4 *)(x->memory + (i - from * 32) * 4) = v;
-            if (i / 4 >= first && i / 4 < first + own && t.live > 0)
-                *(float4 *)(b.normed + i) = v;
-        }
-    some_wait(TAKERS);
-}
-
 // A piece's numbers: from where window_bring() left them, or from the row.
 __device__ __forceinline__ void window_take(const row_source_tile &t, const window_piece &p, int k, bool brought,
                                             float *v)
@@ -256,14 +191,15 @@ __device__ __forceinline__ void group_write(int grain, unsigned char *to, float2
 
 // Fills the window with blocks from .. to - 1 of the tile's rows as KIND, by all takers; nobody may still read what it held. Rows that
 // the tile lacks are left as they are: a product's columns are apart, and theirs are never stored.
-// BEFORE: x is made of a residual.
-template <int KIND, bool BEFORE>
+// BEFORE: what x is made of (before_kind).
+template <int KIND, int BEFORE>
 __device__ __forceinline__ void window_fill(x_window *x, const row_source_tile &t, int from, int to)
 {
     const int grain = KIND == X_PARTS ? 1 : x->form.grain, items = (to - from) * t.count * 4, l = threadIdx.x & 3;
-    const bool brought = BEFORE || (t.bring && items > TAKERS); // else all are under way at once anyway
-    if constexpr (BEFORE)
-        window_norm(x, t, from, to);
+    const bool brought =
+        BEFORE != BEFORE_NOTHING || (t.bring && items > TAKERS); // else all are under way at once anyway
+    if constexpr (BEFORE != BEFORE_NOTHING)
+        window_norm<BEFORE>(*t.before, {(float *)x->memory, t.k, from * 32, to * 32, t.live > 0, t.space, t.read});
     else if (brought)
         window_bring(x, t, from, to);
     for (int item = threadIdx.x; (item & ~31) < items; item += TAKERS) {
@@ -350,7 +286,7 @@ template <int KIND> __device__ __forceinline__ bool window_has(const share *s, i
     return false;
 }
 
-template <int KIND, bool BEFORE> __device__ __forceinline__ void share_window(share *s, int b, int n)
+template <int KIND, int BEFORE> __device__ __forceinline__ void share_window(share *s, int b, int n)
 {
     int to;
     if (!window_has<KIND>(s, b, n, &to))
@@ -359,7 +295,7 @@ template <int KIND, bool BEFORE> __device__ __forceinline__ void share_window(sh
 
 // Computes a share whose stages come next in the ring; sums get what row r has for output o of the pair at o * rows + r, with the
 // encoding's `factor` applied. All takers call it with the same unit. This form: of bf16 parts.
-template <class CODE, bool BEFORE> __device__ __forceinline__ void share_parts(share *s)
+template <class CODE, int BEFORE> __device__ __forceinline__ void share_parts(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4);
@@ -426,7 +362,7 @@ template <int ROWS> __device__ __forceinline__ void group_store(const share *s, 
 }
 
 // share_parts() of halves and integers, by groups of GRAIN blocks.
-template <class CODE, int GRAIN, bool BEFORE> __device__ __forceinline__ void share_groups(share *s)
+template <class CODE, int GRAIN, int BEFORE> __device__ __forceinline__ void share_groups(share *s)
 {
     constexpr int DATA = CODE::DATA, SCALE = CODE::SCALE, KIND = x_of<CODE>::KIND;
     const int lane = s->lane, l = lane & 3, quarter = lane >> 2 & 3, panel = 2 * s->own + (lane >> 4), shift = s->shift;

@@ -22,7 +22,7 @@ struct linear_shape {
     struct {
         int32_t encoding, bits, group, n, activation;
     } part[LINEAR_PARTS];
-    int32_t norm; // 1: an addition to a residual and a norm before it, of one row
+    int32_t norm; // before_kind (window_norm.cuh): what its one row is made of, or 0
 };
 
 struct code_shape {

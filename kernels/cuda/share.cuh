@@ -12,8 +12,8 @@
 // Rows of a kernel: up to four, up to eight, or up to eight whose x comes with the weights.
 enum { FORM_FEW, FORM_EIGHT, FORM_STAGED };
 
-// BEFORE: x is made of a residual.
-template <class CODE, int FORM, int GRAIN, bool BEFORE> __device__ __forceinline__ void share_by(share *s)
+// BEFORE: what x is made of (before_kind).
+template <class CODE, int FORM, int GRAIN, int BEFORE> __device__ __forceinline__ void share_by(share *s)
 {
     constexpr bool PARTS = x_of<CODE>::KIND == X_PARTS;
     if constexpr (PARTS && FORM != FORM_FEW)
@@ -25,7 +25,7 @@ template <class CODE, int FORM, int GRAIN, bool BEFORE> __device__ __forceinline
     else
         share_groups<CODE, GRAIN, BEFORE>(s);
 }
-template <class CODE, int FORM, bool BEFORE> __device__ __forceinline__ void share_form(share *s)
+template <class CODE, int FORM, int BEFORE> __device__ __forceinline__ void share_form(share *s)
 {
     if (x_of<CODE>::GRAIN == 2 && s->grain == 2)
         share_by<CODE, FORM, x_of<CODE>::GRAIN, BEFORE>(s);
@@ -44,14 +44,14 @@ struct code_mixed {
 };
 template <class A, class B> struct code_two {
 };
-template <class CODE, int FORM, bool BEFORE = false> struct share_run {
+template <class CODE, int FORM, int BEFORE = BEFORE_NOTHING> struct share_run {
     static __device__ __forceinline__ void run(share *s)
     {
         share_form<CODE, FORM, BEFORE>(s);
     }
 };
 // Both ways in the kernel itself: a call would have to keep the share in memory.
-template <class A, class B, int FORM, bool BEFORE> struct share_run<code_two<A, B>, FORM, BEFORE> {
+template <class A, class B, int FORM, int BEFORE> struct share_run<code_two<A, B>, FORM, BEFORE> {
     static __device__ __forceinline__ void run(share *s)
     {
         if (code_is<A>(s->w))
