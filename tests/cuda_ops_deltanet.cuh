@@ -105,10 +105,9 @@ static void delta_long_pass(struct delta *d, int pending)
 
 enum fault { FAULT_NONE, FAULT_OUTPUT, FAULT_STATE };
 
-// Whether the step leaves what the three ops leave, in memory that both find alike.
-static bool delta_same(const struct delta *d, enum fault fault)
+// Whether the step, launched for `capacity` rows, leaves what the three ops leave, in memory that both find alike.
+static bool delta_same_of(const struct delta *d, enum fault fault, int capacity)
 {
-    const int capacity = d->gdn.lanes.count * MAX_WINDOW;
     const int64_t y_bytes = 4 * (int64_t)d->pass->rows * d->gdn.nv * d->gdn.dv;
     uint8_t *y = (uint8_t *)malloc((size_t)y_bytes + 1), *run[DELTA_LANES] = {};
     bool equal = true;
@@ -142,6 +141,29 @@ static bool delta_same(const struct delta *d, enum fault fault)
     return equal;
 }
 
+// The same, launched for as many rows as lanes may have.
+static bool delta_same(const struct delta *d, enum fault fault)
+{
+    return delta_same_of(d, fault, d->gdn.lanes.count * MAX_WINDOW);
+}
+
+// A pass that updates states and is launched for a row a lane, which is what gdn_row_kernel() is for: 0 .. most pending rows, at most a row
+// a lane; or with `one` a lane that has the rows of all.
+static bool delta_rows_same(struct delta *d, int most, bool one, enum fault fault)
+{
+    const int lanes = d->gdn.lanes.count;
+    pass_clear(d->pass);
+    d->conv.direct = d->gdn.direct = 1;
+    for (int l = 0; l < lanes; l++) {
+        if (!d->lane[l])
+            continue;
+        d->lane[l]->fold = rig_below(most + 1);
+        if (d->pass->rows == 0 || (!one && rig_below(5)))
+            pass_add(d->pass, l, 50, one ? lanes : 1);
+    }
+    return delta_same_of(d, fault, lanes);
+}
+
 static void test_deltanet_refusals(void)
 {
     struct delta d = delta_begin(2, 4, 32, 32, 2, 0);
@@ -166,9 +188,18 @@ static void test_deltanet_refusals(void)
 static void test_deltanet(void)
 {
     // Key heads, value heads, dk, dv, lanes, null lanes.
-    static const int shapes[][6] = {{16, 48, 128, 128, 1, 0}, {16, 32, 128, 128, 2, 0}, {2, 6, 128, 128, 8, 0x12},
-                                    {2, 6, 32, 16, 8, 0x81},  {1, 4, 64, 32, 5, 0},     {1, 2, 64, 128, 3, 2},
-                                    {2, 2, 32, 64, 4, 8}};
+    static const int shapes[][6] = {
+        {16, 48, 128, 128, 1, 0},
+        {16, 32, 128, 128, 2, 0},
+        {2, 6, 128, 128, 8, 0x12},
+        {2, 6, 32, 16, 8, 0x81},
+        {1, 4, 64, 32, 5, 0},
+        {1, 2, 64, 128, 3, 2},
+        {2, 2, 32, 64, 4, 8},
+#if !defined(CUDA_EMULATION) // which takes long, and has fewer blocks at once
+        {16, 48, 128, 128, 8, 0x20}
+#endif
+    };
     int device = 0, major = 0;
     test_deltanet_refusals();
     cudaGetDevice(&device);
@@ -194,10 +225,20 @@ static void test_deltanet(void)
             ok(equal, "deltanet %d/%d x %d x %d, %d lanes, %s: the bits of its ops", s[0], s[1], s[2], s[3], s[4],
                direct ? "direct" : "windows");
         }
+        bool rows = true;
+        for (int activation = ACT_SILU; activation <= ACT_SIGMOID; activation++) {
+            d.norm.activation = activation;
+            rows = delta_rows_same(&d, 0, false, FAULT_NONE) && rows;
+            rows = delta_rows_same(&d, 2, false, FAULT_NONE) && rows;
+            rows = delta_rows_same(&d, MAX_WINDOW - 1, true, FAULT_NONE) && rows;
+        }
+        ok(rows, "deltanet %d/%d x %d x %d, %d lanes, a row a lane: the bits of its ops", s[0], s[1], s[2], s[3], s[4]);
         delta_pass(&d, 3, true);
         if (s[0] < 16) {
             ok(!delta_same(&d, FAULT_OUTPUT), "deltanet: another epsilon is found");
             ok(!delta_same(&d, FAULT_STATE), "deltanet: another decay is found in the state");
+            ok(!delta_rows_same(&d, 0, false, FAULT_OUTPUT), "deltanet: in a row a lane too");
+            ok(!delta_rows_same(&d, 0, false, FAULT_STATE), "deltanet: and another decay");
         }
     }
 }

@@ -71,15 +71,28 @@ DEVICE void gdn_scalars(const struct gdn_args *a, int64_t r, int32_t head, float
     gdn_raw_scalars(gdn_raw_of(a, r, head), decay, beta);
 }
 
-// One row: decay, read, correct; with READ returns the output of column state_column(part) in parts 0 .. 3. k, q, v: in shared
-// memory, v at the thread's columns.
-template <int PER, bool READ>
-DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, const float *v, float decay, float beta,
+// The thread's values, in shared memory at a multiple of their bytes.
+template <int EACH> DEVICE void gdn_values(float *held, const float *v)
+{
+    static_assert(EACH == 2 || EACH == 4, "columns of a thread");
+    if constexpr (EACH == 2) {
+        const float2 t = *reinterpret_cast<const float2 *>(v);
+        held[0] = t.x, held[1] = t.y;
+    } else {
+        const float4 t = *reinterpret_cast<const float4 *>(v);
+        held[0] = t.x, held[1] = t.y, held[2] = t.z, held[3] = t.w;
+    }
+}
+
+// One row: decay, read, correct; with READ returns the output of column state_column<EACH>(part) in parts 0 .. EACH - 1. k, q, v: in
+// shared memory, v at the thread's columns, of which it has EACH. A column's bits do not depend on EACH.
+template <int PER, bool READ, int EACH = STATE_EACH>
+DEVICE float gdn_step(float (*s)[EACH], const float *k, const float *q, const float *v, float decay, float beta,
                       int32_t part)
 {
     const float4 *keys = reinterpret_cast<const float4 *>(k) + part,
                  *queries = reinterpret_cast<const float4 *>(q) + part;
-    float read[STATE_EACH] = {}, out[STATE_EACH] = {}, delta[STATE_EACH];
+    float read[EACH] = {}, out[EACH] = {}, delta[EACH], values[EACH];
     float4 held[PER / 4];
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
@@ -88,17 +101,16 @@ DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, co
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int c = 0; c < STATE_EACH; c++) {
+            for (int c = 0; c < EACH; c++) {
                 s[4 * m + j][c] = f_mul(s[4 * m + j][c], decay);
                 read[c] = fmaf(s[4 * m + j][c], key[j], read[c]);
             }
     }
-    state_sum(read);
-    const float4 values = *reinterpret_cast<const float4 *>(v);
-    delta[0] = f_mul(beta, __fadd_rn(values.x, -read[0]));
-    delta[1] = f_mul(beta, __fadd_rn(values.y, -read[1]));
-    delta[2] = f_mul(beta, __fadd_rn(values.z, -read[2]));
-    delta[3] = f_mul(beta, __fadd_rn(values.w, -read[3]));
+    state_sum<EACH>(read);
+    gdn_values<EACH>(values, v);
+#pragma unroll
+    for (int c = 0; c < EACH; c++)
+        delta[c] = f_mul(beta, __fadd_rn(values[c], -read[c]));
 #pragma unroll
     for (int m = 0; m < PER / 4; m++) {
         const float4 asked = READ ? queries[m * STATE_PARTS] : make_float4(0, 0, 0, 0);
@@ -107,13 +119,13 @@ DEVICE float gdn_step(float (*s)[STATE_EACH], const float *k, const float *q, co
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int c = 0; c < STATE_EACH; c++) {
+            for (int c = 0; c < EACH; c++) {
                 s[4 * m + j][c] = fmaf(key[j], delta[c], s[4 * m + j][c]);
                 if (READ)
                     out[c] = fmaf(s[4 * m + j][c], query[j], out[c]);
             }
     }
-    return READ ? state_sum_one(out, part) : 0.0f;
+    return READ ? state_sum_one<EACH>(out, part) : 0.0f;
 }
 
 #endif

@@ -2,20 +2,21 @@
 //
 // conv, gdn and gated_norm in one launch: a block a (value head, lane), whose state comes to shared memory by the copy engine, stays in
 // registers over all rows of the lane, and goes back the same way. Blocks that share a key head are a cluster; each prepares the
-// key head's rows for itself.
+// key head's rows for itself. A pass of a row a lane that updates its states has a kernel of its own, whose blocks are smaller.
 //
 // Invariant: the operations of conv, gdn and gated_norm in their order, by the same functions, so the same bits. What several
-// blocks read of history and saved rows, the first of them writes when all have read it.
+// blocks read of history and saved rows, one of them writes when all have read it.
 
-#include "kernels/cuda/gdn_step.cuh"
+#include "kernels/cuda/gdn_row.cuh"
 
 enum {
     STEP_CLUSTER = 8,  // blocks at most
     STEP_TOGETHER = 2, // blocks of a multiprocessor
+    ROW_TOGETHER = 3,  // of gdn_row_kernel
     STEP_ROWS = 8,     // staged at a time, where there is room
 };
 
-// ---- kernel --------------------------------------------------------------------------------------------------------------------
+// ---- kernels -------------------------------------------------------------------------------------------------------------------
 
 // dk = STATE_PARTS PER. WHOLE: dv and the rows staged are the largest. The grid: value heads of a key head, key heads, lanes.
 template <int PER, bool WHOLE>
@@ -82,6 +83,56 @@ __global__ void __launch_bounds__(STEP_THREADS, WHOLE ? (int)STEP_TOGETHER : 1)
         if (!a.direct)
             step_keep(a, s, p, lane, room, leads, at, n);
     }
+    bulk_given();
+}
+
+// How many blocks of a (key head, lane) have read what the last of them writes. Zero between launches.
+enum { ROW_COUNTERS = 2048 };
+static __device__ unsigned int row_readers[ROW_COUNTERS];
+
+// The same for passes of a row a lane that update their states (longer ones take longer). No clusters, of which a card has not as many as
+// it has places for blocks: the last block of a key head that has read its history writes it.
+template <int PER, bool WHOLE>
+__global__ void __launch_bounds__(STEP_THREADS, WHOLE ? (int)ROW_TOGETHER : (int)STEP_TOGETHER)
+    gdn_row_kernel(const __grid_constant__ struct step_args a)
+{
+    SHARED_BYTES(shared);
+    const struct step_shape s = {STATE_PARTS * PER, WHOLE ? (int32_t)STEP_VALUES : a.dv, 1};
+    const struct step_place p = {(int32_t)blockIdx.y, (int32_t)(blockIdx.y * gridDim.x + blockIdx.x),
+                                 (int32_t)blockIdx.z};
+    const struct row_room room = row_room_at(s, reinterpret_cast<float *>(shared));
+    const struct step_lane lane = step_lane_of(a, p.l);
+    if (lane.rows == 0) {
+        pdl_wait();
+        return;
+    }
+    float *home = step_home(a, s, p, lane.run);
+    unsigned int *reader = &row_readers[p.l * a.nk + p.key], read = 0;
+    row_ask_state(s, room, home);
+#pragma unroll 1
+    for (int32_t at = 0; at < lane.rows; at++) {
+        const bool last = at + 1 == lane.rows;
+        row_prepare(a, s, p, lane, room, at);
+        __syncthreads();
+        if (last && threadIdx.x == 0 && gridDim.x > 1)
+            read = atomicAdd(reader, 1u); // waited for at the end
+        if (at == 0) {
+            row_await_state(s, room);
+            row_fold<PER>(a, s, p, lane, room);
+        }
+        row_update<PER, true>(s, room, room.row);
+        bulk_written();
+        __syncthreads();
+        if (last)
+            row_give_state(s, room, home);
+        if (row_role() == ROW_NORM)
+            step_norm_row(a, s, p, lane.row + at, room.outputs, room.gates, room.gain);
+    }
+    if (threadIdx.x == 0)
+        *room.said = row_last(reader, read, gridDim.x);
+    __syncthreads();
+    if (*room.said)
+        row_remember(a, s, p, lane, room);
     bulk_given();
 }
 
@@ -166,11 +217,63 @@ static size_t step_bytes(const void *kernel, unsigned threads, size_t needed, un
     return needed;
 }
 
-static cudaError_t step_launch(cudaStream_t stream, int dk, int lanes, const struct step_args &a)
+static size_t row_needed(int dk, int dv)
+{
+    return sizeof(float) * (size_t)row_room_floats({dk, dv, 1});
+}
+
+// Whether gdn_row_kernel can do a pass of `rows`: at most one a lane, and states are updated.
+static bool row_fits(const struct step_args &a, int dk, int lanes, int rows)
+{
+    return a.direct && rows <= lanes && lanes * a.nk <= ROW_COUNTERS && a.activation == ACT_SILU &&
+           (a.gate == ACT_SILU || a.gate == ACT_SIGMOID) && row_needed(dk, a.dv) <= block_room();
+}
+
+static void (*row_kernel(int dk, bool whole))(struct step_args)
+{
+    return dk == 32   ? gdn_row_kernel<4, false>
+           : dk == 64 ? gdn_row_kernel<8, false>
+           : whole    ? gdn_row_kernel<16, true>
+                      : gdn_row_kernel<16, false>;
+}
+
+// Blocks that a multiprocessor has where `clusters` of `share` blocks of gdn_step_kernel run at once, as far as ROW_TOGETHER.
+static int row_beside(const void *kernel, unsigned share, int clusters)
+{
+#if defined(CUDA_FIBERS)
+    const int alone = multiprocessors();
+    (void)kernel, (void)share;
+#else
+    const int alone = clusters_at_once(kernel, STEP_THREADS, block_room() / 2 + 1, (int)share);
+#endif
+    int beside = 1;
+    while (beside < ROW_TOGETHER && clusters > beside * alone)
+        beside++;
+    return beside;
+}
+
+// Launches gdn_row_kernel where every block has a multiprocessor, which it then asks for, or where two blocks on each do not do. Between
+// the two gdn_step_kernel is as fast, and its clusters find their places: cudaErrorNotSupported.
+static cudaError_t row_launch(cudaStream_t stream, const dim3 &grid, int dk, const struct step_args &a)
+{
+    void (*const kernel)(struct step_args) = row_kernel(dk, a.dv == STEP_VALUES && dk == STATE_PARTS * 16);
+    const int beside = row_beside((const void *)kernel, grid.x, (int)(grid.y * grid.z));
+    const size_t alone = block_room() / 2 + 1, needed = row_needed(dk, a.dv);
+    if (beside > 1 && beside < ROW_TOGETHER)
+        return cudaErrorNotSupported;
+    return launch(stream, grid, STEP_THREADS, beside == 1 && needed < alone ? alone : needed, kernel, a);
+}
+
+static cudaError_t step_launch(cudaStream_t stream, int dk, int lanes, int rows, const struct step_args &a)
 {
     const unsigned share = (unsigned)(a.nv / a.nk), threads = (unsigned)(a.dv / STATE_EACH * STATE_PARTS);
     const dim3 grid(share, (unsigned)a.nk, (unsigned)lanes);
     const bool whole = a.dv == STEP_VALUES && a.staged == STEP_ROWS;
+    if (row_fits(a, dk, lanes, rows)) {
+        const cudaError_t error = row_launch(stream, grid, dk, a);
+        if (error != cudaErrorNotSupported)
+            return error;
+    }
     void (*const kernel)(struct step_args) = dk == 32   ? gdn_step_kernel<4, false>
                                              : dk == 64 ? gdn_step_kernel<8, false>
                                              : whole    ? gdn_step_kernel<16, true>
@@ -189,5 +292,5 @@ extern "C" cudaError_t cuda_conv_gdn_norm(cudaStream_t stream, const void *const
     const struct gated_norm_args *norm = (const struct gated_norm_args *)args[2];
     if (!step_fits(conv, gdn, norm, rows))
         return cudaErrorNotSupported;
-    return step_launch(stream, gdn->dk, gdn->lanes.count, step_args_of(conv, gdn, norm));
+    return step_launch(stream, gdn->dk, gdn->lanes.count, rows, step_args_of(conv, gdn, norm));
 }

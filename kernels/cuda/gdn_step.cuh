@@ -436,24 +436,30 @@ DEVICE void step_keep(const struct step_args &a, const struct step_shape &s, con
     gdn_keep(&g, &b, &room.rows, step_saved(a, s, lane.run), at, n);
 }
 
+// Row `row` of the pass, by a warp: x, its outputs, times gates that have had their activation.
+DEVICE void step_norm_row(const struct step_args &a, const struct step_shape &s, const struct step_place &p,
+                          int64_t row, const float *x, const float *gate, const float *gain)
+{
+    const int32_t thread = threadIdx.x % WARP;
+    struct gated_norm_args norm = {};
+    norm.dim = s.dv;
+    norm.eps = a.eps;
+    norm.activation = ACT_NONE;
+    float *y = a.y + row * a.ldy + p.head * s.dv;
+    gated_norm_head<4, false, true>(
+        &norm, x, gate, gain, [&](int32_t i, const vec<4> &v) { vec_store<4>(y + i, v); },
+        gated_norm_take<4>(gate, gain, s.dv, thread), thread, WARP, NULL);
+}
+
 // n rows of outputs, which lie in the places of saved values: a warp a row.
 DEVICE void step_norm(const struct step_args &a, const struct step_shape &s, const struct step_place &p,
                       const struct step_lane &lane, const struct step_room &room, int32_t at, int32_t n)
 {
-    const int32_t thread = threadIdx.x % WARP, warps = (int32_t)blockDim.x / WARP;
-    struct gated_norm_args norm = {};
-    norm.dim = s.dv;
-    norm.eps = a.eps;
-    norm.activation = ACT_NONE; // step_convolve() has done it
+    const int32_t warps = (int32_t)blockDim.x / WARP;
 #pragma unroll 1
-    for (int32_t t = (int32_t)threadIdx.x / WARP; t < n; t += warps) {
-        const float *gate = room.gates + t * s.dv;
-        float *y = a.y + (int64_t)(lane.row + at + t) * a.ldy + p.head * s.dv;
-        gated_norm_head<4, false, true>(
-            &norm, room.saved.v + t * room.saved.stride, gate, room.gain,
-            [&](int32_t i, const vec<4> &v) { vec_store<4>(y + i, v); },
-            gated_norm_take<4>(gate, room.gain, s.dv, thread), thread, WARP, NULL);
-    }
+    for (int32_t t = (int32_t)threadIdx.x / WARP; t < n; t += warps)
+        step_norm_row(a, s, p, lane.row + at + t, room.saved.v + t * room.saved.stride, room.gates + t * s.dv,
+                      room.gain);
 }
 
 #endif

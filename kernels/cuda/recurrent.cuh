@@ -25,18 +25,23 @@ DEVICE int32_t state_element(int32_t n, int32_t part)
     return n / 4 * 4 * STATE_PARTS + part * 4 + n % 4;
 }
 
-// Sums the columns' x over the threads that share them; every one of them gets all.
-DEVICE void state_sum(float *x)
+// Sums the columns' x over the threads that share them; every one of them gets all. EACH: columns of a thread, 4 or 2.
+template <int EACH = STATE_EACH> DEVICE void state_sum(float *x)
 {
 #pragma unroll
-    for (int c = 0; c < STATE_EACH; c++)
+    for (int c = 0; c < EACH; c++)
         x[c] = warp_sum<STATE_PARTS>(x[c]);
 }
 
-// The same sum of one column only: column state_column(part), for parts 0 .. 3 of the threads that share them.
-DEVICE float state_sum_one(const float *x, int32_t part)
+// The same numbers of one column only, added as another tree, one for any EACH: column state_column<EACH>(part), for parts 0 .. EACH - 1.
+template <int EACH = STATE_EACH> DEVICE float state_sum_one(const float *x, int32_t part)
 {
     const bool odd = part & 1, second = part & 2;
+    if constexpr (EACH == 2) {
+        const float a = __fadd_rn(odd ? x[1] : x[0], __shfl_xor_sync(WHOLE_WARP, odd ? x[0] : x[1], 1));
+        const float c = __fadd_rn(a, __shfl_xor_sync(WHOLE_WARP, a, 2));
+        return __fadd_rn(c, __shfl_xor_sync(WHOLE_WARP, c, 4));
+    }
     const float low = __shfl_xor_sync(WHOLE_WARP, odd ? x[0] : x[2], 1),
                 high = __shfl_xor_sync(WHOLE_WARP, odd ? x[1] : x[3], 1);
     const float a = __fadd_rn(odd ? x[2] : x[0], low), b = __fadd_rn(odd ? x[3] : x[1], high);
@@ -44,9 +49,9 @@ DEVICE float state_sum_one(const float *x, int32_t part)
     return __fadd_rn(c, __shfl_xor_sync(WHOLE_WARP, c, 4));
 }
 
-DEVICE int32_t state_column(int32_t part)
+template <int EACH = STATE_EACH> DEVICE int32_t state_column(int32_t part)
 {
-    return (part & 1) * 2 + (part >> 1 & 1);
+    return EACH == 2 ? part & 1 : (part & 1) * 2 + (part >> 1 & 1);
 }
 
 // Rows of a pass of `rows` rows from row `at` on, at most `most`, up to the next state that the lane keeps on the way.
