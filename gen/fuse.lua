@@ -142,6 +142,28 @@ local function norm_and_gates(ops, i)
     return y.keep and 1 or 4
 end
 
+-- Whether op i is the first half of experts and the next one the second, and nobody else reads what lies between them.
+local function both_halves(ops, i)
+    local up, down = ops[i], ops[i + 1]
+    return up and up.name == "experts_up" and down and down.name == "experts_down" and down.pass == up.pass
+        and same(arg(up, "h"), arg(down, "h")) and only_reader(ops, i, arg(up, "h"), i + 1)
+end
+
+-- Whether decode rows' experts at `at` go by the choices of op i and read nothing that stands between.
+local function chosen_experts(ops, i, at)
+    local up, route = ops[at], ops[i]
+    if not both_halves(ops, at) or up.pass ~= route.pass or arg(up, "row_class") ~= "decode" or not same(arg(route, "ids"), arg(up, "ids"))
+        or not same(arg(route, "ids"), arg(ops[at + 1], "ids")) then
+        return false
+    end
+    for between = i + 1, at - 1 do
+        local changed = written(ops[between])
+        for _, part in ipairs(ops[between].name == "linear" and ops[between].facts.parts or {}) do changed[part.y.buffer] = true end
+        if reads(up, changed) then return false end
+    end
+    return true
+end
+
 -- How many ops from `i` on a target may do as one. Of what they leave, others read the last one's outputs, what the first changes
 -- in place, choices of experts, normed queries, a residual's normed rows, and what products leave for others.
 local function step(ops, i)
@@ -157,12 +179,11 @@ local function step(ops, i)
         return normed(second, third) and 2 + norm_and_gates(ops, i + 2) or 2
     end
     if glu_product(ops, i) then return 2 end
-    if op.name == "route" and third and glu_product(ops, i + 1) and not reads(second, written(op)) then return 3 end
-    if gates_mixed(ops, i) then return 2 end
-    if op.name == "experts_up" and second.name == "experts_down" and same(arg(op, "h"), arg(second, "h"))
-        and only_reader(ops, i, arg(op, "h"), i + 1) then
-        return 2
+    if op.name == "route" and third and glu_product(ops, i + 1) and not reads(second, written(op)) then
+        return chosen_experts(ops, i, i + 3) and 5 or 3
     end
+    if gates_mixed(ops, i) then return 2 end
+    if both_halves(ops, i) then return 2 end
     if op.name == "conv" and second.name == "gdn" and third and third.name == "gated_norm"
         and same(arg(op, "y"), arg(second, "c")) and only_reader(ops, i, arg(op, "y"), i + 1)
         and same(arg(second, "y"), arg(third, "x")) and only_reader(ops, i + 1, arg(second, "y"), i + 2) then

@@ -38,6 +38,13 @@ local function takes_route(route)
     return slots <= SLOTS_MOST and slots <= experts and experts <= EXPERTS_MOST
 end
 
+-- What cuda_route_experts() takes beside both: beside_takes() of kernels/cuda/experts.cu.
+local function takes_experts(route, product, up)
+    local parts = product.facts.parts
+    return arg(route, "sigmoid") == 0 and not arg(route, "bias") and arg(route, "experts") == arg(up, "experts")
+        and arg(route, "slots") == arg(up, "slots") and #parts == 1 and parts[1].act == "none"
+end
+
 -- What cuda_add_norm_linear() takes, of one row.
 local function takes_norm(add, norm, product)
     local f, x = product.facts, arg(add, "x")
@@ -67,6 +74,10 @@ local STEPS <const> = {
     ["glu linear"] = function(glu, product) return takes_glu(glu, product) and { product = product, glu = 1 } end,
     ["route glu linear"] = function(route, glu, product)
         return takes_route(route) and takes_glu(glu, product) and { product = product, glu = 1, route = 1 }
+    end,
+    ["route glu linear experts_up experts_down"] = function(route, glu, product, up, down)
+        return takes_route(route) and takes_glu(glu, product) and takes_experts(route, product, up)
+            and { product = product, glu = 1, route = 1, up = up, down = down }
     end,
     ["add norm linear"] = function(add, norm, product)
         return takes_norm(add, norm, product) and { product = product, norm = BEFORE_ADD }
@@ -111,10 +122,17 @@ local function experts_down(op)
     }
 end
 
+-- struct beside_shape of a launch of experts_up that makes the choices and a shared expert's product.
+local function experts_beside(op, options)
+    local w = options.product.facts.parts[1].weight
+    return list { experts_up(op), w.n, options.product.facts.k, code(w) }
+end
+
 local KINDS <const> = {
     { name = "linear", type = "linear_shape", shape = linear },
     { name = "experts_up", type = "experts_shape", shape = experts_up },
     { name = "experts_down", type = "experts_shape", shape = experts_down },
+    { name = "experts_beside", type = "beside_shape", shape = experts_beside },
 }
 
 -- One kind's shapes: { text, op that it is first launched for, program }, each text once.
@@ -131,10 +149,12 @@ function shapes.list(programs, kind)
             if i > last then last = i + (p.ops[i].together or 1) - 1 end
             local as, count = launch(p.ops, i, last)
             if as and kind.name == "linear" then
-                add(as.product, p, as)
+                add(as.product, p, as) -- beside experts: where rows are more than those have kernels for
                 if as.norm then add(as.product, p, {}) end -- of more rows
                 if as.next then add(as.next.product, p, as.next) end
             end
+            if as and as.up and kind.name == "experts_beside" then add(as.up, p, as) end
+            if as and as.down and kind.name == "experts_down" then add(as.down, p, {}) end
             if not as and p.ops[i].name == kind.name then add(p.ops[i], p, {}) end
             i = i + count
         end

@@ -43,6 +43,7 @@ static const char *const names[KERNEL_COUNT] = {
     X(sum_add_norm, KERNEL_moe_sum, KERNEL_add, KERNEL_norm)                                                           \
     X(glu_linear, KERNEL_glu, KERNEL_linear)                                                                           \
     X(route_glu_linear, KERNEL_route, KERNEL_glu, KERNEL_linear)                                                       \
+    X(route_experts, KERNEL_route, KERNEL_glu, KERNEL_linear, KERNEL_experts_up, KERNEL_experts_down)                  \
     X(linear_mix, KERNEL_linear, KERNEL_hc_mix)                                                                        \
     X(experts_up_down, KERNEL_experts_up, KERNEL_experts_down)                                                         \
     X(gated_norm_linear, KERNEL_gated_norm, KERNEL_linear)                                                             \

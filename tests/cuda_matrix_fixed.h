@@ -71,6 +71,20 @@ template <int ENCODING, int BITS, int GROUP> struct before_gates {
         BEFORE_STREAMS};
 };
 
+// Experts with choices and a shared expert's product beside them (cuda_matrix_beside.h).
+struct beside_same { // one encoding
+    static constexpr beside_shape value = {
+        {1, 40, 3, 64, 96, ACT_SILU, 0, {ENC_AFFINE, 4, 32}, {ENC_AFFINE, 4, 32}}, 96, 64, {ENC_AFFINE, 4, 32}};
+};
+struct beside_other { // two, and more stages than one of the product's units
+    static constexpr beside_shape value = {
+        {1, 512, 10, 48, 544, ACT_SILU, 0, {ENC_NVFP4, 4, 16}, {ENC_NVFP4, 4, 16}}, 300, 1312, {ENC_BF16, 16, 0}};
+};
+struct beside_third { // three, and no gate
+    static constexpr beside_shape value = {
+        {0, 1000, 8, 32, 64, ACT_RELU2, 0, {ENC_AFFINE, 4, 64}, {}}, 4300, 64, {ENC_MXFP8, 8, 32}};
+};
+
 // fixed_many in a kernel that is staged though its k is short (kernels/cuda/eight.cuh).
 struct fixed_staged_shape {
     static constexpr bool FIXED = true, TILES = true;
@@ -88,17 +102,18 @@ template <int R> static const struct fixed_table *fixed_test_table(void)
         fixed_table_made<R,
                          shape_list<fixed_one, fixed_two, fixed_glu, fixed_many, before_plain, before_two, before_long,
                                     before_many, before_gates<ENC_BF16, 0, 0>, before_gates<ENC_AFFINE, 4, 32>>,
-                         shape_list<fixed_up>, shape_list<fixed_down>>();
+                         shape_list<fixed_up>, shape_list<fixed_down>,
+                         shape_list<beside_same, beside_other, beside_third>>();
     static linear_fixed lies[1];
     static struct fixed_table wrong;
     lies[0] = linear_entry<R, fixed_other>();
     lies[0].shape = fixed_one::value;
-    wrong = {lies, NULL, NULL, 1, 0, 0};
+    wrong = {lies, NULL, NULL, NULL, 1, 0, 0, 0};
     if constexpr (R == TILE_ROWS) {
         using STAGED = fixed_staged_shape;
         static const linear_fixed one[] = {
             {STAGED::shape, STAGED::plan, linear_rows_kernel<code_nvfp4, linear_form(STAGED::plan), STAGED>}};
-        static const struct fixed_table staged = {one, NULL, NULL, 1, 0, 0};
+        static const struct fixed_table staged = {one, NULL, NULL, NULL, 1, 0, 0, 0};
         if (fixed_staged)
             return &staged;
     }

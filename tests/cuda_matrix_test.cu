@@ -181,26 +181,29 @@ static void test_shape(int i)
 #include "tests/cuda_matrix_words.h"
 
 #include "tests/cuda_matrix_before.h"
+#include "tests/cuda_matrix_beside.h"
 #include "tests/cuda_matrix_between.h"
 #include "tests/cuda_matrix_fixed.h"
 #include "tests/cuda_matrix_staged.h"
 
 // What an argument asks for: a shape's number that shape, EXPERTS_AND_STEPS the experts and steps, EXPERTS_ALONE + c the case c of experts, and
 // these; without one everything is run.
-enum { WORDS_ALONE = 91, EXPERTS_AND_STEPS = 99, EXPERTS_ALONE = 100 };
+enum { BESIDE_ALONE = 90, WORDS_ALONE, EXPERTS_AND_STEPS = 99, EXPERTS_ALONE = 100 };
 static const struct {
     int number;
     void (*run)(void);
 } groups[] = {
-    {WORDS_ALONE, test_words},                   // of nvfp4
-    {92, test_before},                           // a residual before a product
-    {92, test_row_between},                      // a row between two blocks
-    {93, test_halves},                           // what E4M3 codes begin with
-    {94, test_integers},                         // hard rows
-    {95, test_staged},                           // x with the stages
-    {96, test_streams},                          // a prompt's rows between products
-    {96, test_gated},          {97, test_fixed}, // kernels for one shape
-    {98, test_slices},                           // of k
+    {BESIDE_ALONE, test_beside}, // experts with choices beside them
+    {WORDS_ALONE, test_words},   // of nvfp4
+    {92, test_before},           // a residual before a product
+    {92, test_row_between},      // a row between two blocks
+    {93, test_halves},           // what E4M3 codes begin with
+    {94, test_integers},         // hard rows
+    {95, test_staged},           // x with the stages
+    {96, test_streams},          // a prompt's rows between products
+    {96, test_gated},
+    {97, test_fixed},  // kernels for one shape
+    {98, test_slices}, // of k
 };
 
 int main(int count, char **arguments)
@@ -221,7 +224,7 @@ int main(int count, char **arguments)
     const int expert_case = only - EXPERTS_ALONE;
     if (expert_case >= 0 && expert_case < (int)(sizeof expert_cases / sizeof *expert_cases))
         test_moe(expert_case);
-    else if (only < 0 || (only >= SHAPES && (only < WORDS_ALONE || only == EXPERTS_AND_STEPS))) {
+    else if (only < 0 || (only >= SHAPES && (only < BESIDE_ALONE || only == EXPERTS_AND_STEPS))) {
         test_experts();
         test_linear_steps();
         test_two();

@@ -203,6 +203,19 @@ local function check_steps()
     ok(not first_step(route(), glu(), linear(value())), "steps: nor beside a product of something else")
     local reader = op("glu", { { "g", "in", n }, { "y", "out", g } })
     ok(not first_step(route(), reader, linear(g)), "steps: nor beside a glu that reads the choices")
+    local ids, h = value(), value()
+    local up = function(from, class)
+        return op("experts_up", { { "row_class", "class", class or "decode" }, { "x", "in", from or y }, { "ids", "in", ids }, { "h", "out", h } })
+    end
+    local down = function(by) return op("experts_down", { { "h", "in", h }, { "ids", "in", by or ids }, { "y", "out", w } }) end
+    local choose = function() return op("route", { { "logits", "in", y }, { "ids", "out", ids } }) end
+    ok(first_step(choose(), glu(), linear(g), up(), down()) == 5, "steps: choices, a shared expert's product and the experts")
+    ok(first_step(choose(), glu(), linear(g), up(nil, "prompt"), down()) == 3, "steps: not of prompt rows")
+    local product = linear(g)
+    ok(first_step(choose(), glu(), product, up(product.facts.parts[1].y), down()) == 3, "steps: not experts of rows that stand between")
+    ok(first_step(route(), glu(), linear(g), up(), down()) == 3 and first_step(choose(), glu(), linear(g), up(), down(n)) == 3,
+        "steps: not by other choices")
+    ok(first_step(choose(), glu(), linear(g), up(), down(), other("in", h)) == 3, "steps: not where others read the experts' first half")
     local gates = linear(value())
     local mix = op("hc_mix", { { "gate", "in", gates.facts.parts[1].y }, { "y", "out", value() } })
     ok(first_step(gates, mix) == 2, "steps: gates and their mix")
@@ -216,9 +229,8 @@ local function check_steps()
     ok(between(value()) == 3, "steps: not the mix of other rows")
     ok(between(n, other("in", n)) == 3 and between(n, linear(n)) == 3, "steps: not when the normed rows are read later")
     ok(between(n, other("out", n), other("in", n)) == 6, "steps: but when they are written anew before that")
-    local h = value()
-    local up = function() return op("experts_up", { { "x", "in", y }, { "h", "out", h } }) end
-    local down = function(from) return op("experts_down", { { "h", "in", from or h }, { "y", "out", w } }) end
+    up = function() return op("experts_up", { { "x", "in", y }, { "h", "out", h } }) end
+    down = function(from) return op("experts_down", { { "h", "in", from or h }, { "y", "out", w } }) end
     ok(first_step(up(), down()) == 2, "steps: both halves of experts")
     ok(not first_step(up(), down(value())) and not first_step(up(), down(), other("in", h)), "steps: not when others read between them")
     local c, o = value(), value()

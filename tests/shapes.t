@@ -97,8 +97,14 @@ local function shape(l, beside, norm)
     end
 end
 
--- The shape of the launch that stands for ops `at` to `to` of a step, or nil where they are none of the steps with matrices; that of
--- the product alone, where the step is of one row; and that of the launch behind it, where it is two.
+-- The shape of experts that choose for themselves, with a shared expert's product.
+local function beside(up, product)
+    local code, n = product.parts[1]:match("^{(.*), (%d+), [%w_]+}$")
+    return string.format("experts_beside {%s, %s, %d, {%s}}", shape(up):match("{.*"), n, product.k, code)
+end
+
+-- The shapes of the launches that stand for ops `at` to `to` of a step, or nil where they are none of the steps with matrices; of steps for
+-- few rows those of more rows too.
 local function step_shape(step, at, to)
     local names = {}
     for i = at, to do names[#names + 1] = step[i].op end
@@ -107,6 +113,10 @@ local function step_shape(step, at, to)
     if names == "glu linear" and takes_glu(a, b) then return shape(b, "1, 0, 0") end
     if names == "route glu linear" and a.slots <= 32 and a.experts <= ROUTE_MOST and takes_glu(b, c) then
         return shape(c, "1, 0, 1")
+    end
+    if names == "route glu linear experts_up experts_down" and a.slots <= 32 and a.experts <= ROUTE_MOST and takes_glu(b, c)
+        and a.sigmoid == 0 and a.bias == "NULL" and #c.parts == 1 and c.parts[1]:find("ACT_NONE") then
+        return beside(step[at + 3], c), shape(c, "1, 0, 1"), shape(step[at + 4])
     end
     if names == "add norm linear" and takes_norm(a, b, c) then return shape(c, nil, ", 1"), shape(c) end
     if names == "hc_inject norm linear linear hc_mix" and takes_streams(table.unpack(step, at, to)) then
@@ -119,14 +129,13 @@ end
 local function step_shapes(step)
     local list, at = {}, 1
     while at <= #step do
-        local found, to, alone, behind = nil, #step + 1, nil, nil
+        local found, to = {}, #step + 1
         repeat
             to = to - 1
-            found, alone, behind = step_shape(step, at, to)
-        until found or to <= at
-        list[#list + 1] = found or shape(step[at])
-        list[#list + 1] = alone
-        list[#list + 1] = behind
+            found = { step_shape(step, at, to) }
+        until found[1] or to <= at
+        list[#list + 1] = found[1] or shape(step[at])
+        table.move(found, 2, #found, #list + 1, list)
         at = to + 1
     end
     return list
@@ -158,7 +167,7 @@ end
 -- What is wrong with shapes.cuh for these launches, or "".
 local function faults(text, set)
     local listed, wrong = {}, {}
-    for _, kind in ipairs { "linear", "experts_up", "experts_down" } do
+    for _, kind in ipairs { "linear", "experts_up", "experts_down", "experts_beside" } do
         local names = text:match("\n#define " .. kind:upper() .. "_SHAPES([^\n]*)\n")
         local number = 0
         for name in names:gmatch("[%w_]+") do
@@ -184,7 +193,8 @@ template <class... S> constexpr int count()
 {
     return (0 + ... + (S::value.k > 0));
 }
-static_assert(count<LINEAR_SHAPES>() + count<EXPERTS_UP_SHAPES>() + count<EXPERTS_DOWN_SHAPES>() == %d, "a value each");
+static_assert(count<LINEAR_SHAPES>() + count<EXPERTS_UP_SHAPES>() + count<EXPERTS_DOWN_SHAPES>() + count<EXPERTS_BESIDE_SHAPES>() == %d,
+              "a value each");
 ]]
 
 local function check_models()
@@ -265,6 +275,37 @@ local function listed(...)
     return (shapes.text({ { name = "p", class = "decode", ops = ops } }):match("value = {(%d+, %d+, %d+, %d+)"))
 end
 
+-- What the lists have of a step of choices, a shared expert's product and experts: numbers of experts_up, experts_down, experts_beside.
+local function check_experts()
+    local function counts(options, product)
+        local route = op("route", {
+            { "slots", "int", 8 }, { "experts", "int", 64 }, { "sigmoid", "int", options.sigmoid or 0 }, { "bias", "vector", options.bias },
+        })
+        local weight = { encoding = "bf16", bits = 16 }
+        local up = op("experts_up", {
+            { "experts", "int", options.experts or 64 }, { "slots", "int", 8 }, { "inner", "int", 64 }, { "k", "int", 64 },
+            { "activation", "act", "silu" }, { "early", "int", 0 }, { "up", "weight", weight }, { "gate", "weight", weight },
+        })
+        local down = op("experts_down", {
+            { "experts", "int", 64 }, { "slots", "int", 8 }, { "n", "int", 64 }, { "k", "int", 64 }, { "down", "weight", weight },
+        })
+        route.together = 5
+        local text = shapes.text { { name = "p", class = "decode", ops = { route, glu {}, product or linear {}, up, down } } }
+        local found = {}
+        for i, name in ipairs { "up", "down", "beside" } do
+            found[i] = select(2, text:gsub("\nstruct experts_" .. name .. "_shape", ""))
+        end
+        return table.concat(found, " "), text
+    end
+    local found, text = counts {}
+    tap.ok(found == "0 1 1" and text:find("value = {64, 1, 0, 1, 1,", 1, true), "experts that choose for themselves, and the product of more rows")
+    tap.ok(text:find("value = {{1, 64, 8, 64, 64, ACT_SILU, 0, {ENC_BF16, 16, 0}, {ENC_BF16, 16, 0}}, 128, 64, {ENC_BF16, 16, 0}};", 1, true),
+        "with both shapes", text)
+    tap.ok(counts { sigmoid = 1 } == "1 1 0" and counts { bias = {} } == "1 1 0", "not by sigmoids")
+    tap.ok(counts({}, linear { act = "silu" }) == "1 1 0", "nor beside a product with an activation")
+    tap.ok(counts { experts = 65 } == "1 1 0", "nor of other experts")
+end
+
 local function check_steps()
     local route = function(experts, slots) return op("route", { { "slots", "int", slots or 8 }, { "experts", "int", experts } }) end
     local mix = function(streams, dim) return op("hc_mix", { { "streams", "int", streams }, { "dim", "int", dim } }) end
@@ -276,6 +317,7 @@ local function check_steps()
     tap.ok(listed(route(1024), glu {}, linear {}) == "64, 1, 0, 1", "choices beside them")
     tap.ok(listed(route(1025), glu {}, linear {}) == "64, 1, 0, 0", "not among too many experts: a launch of their own")
     tap.ok(listed(route(64, 33), glu {}, linear {}) == "64, 1, 0, 0", "nor too many of them")
+    check_experts()
     tap.ok(listed(linear {}, mix(4, 32)) == "64, 0, 32, 0", "gates and their mix are one launch")
     tap.ok(listed(linear {}, mix(2, 64)) == "64, 0, 0, 0", "not of two streams")
     tap.ok(listed(linear { act = "silu" }, mix(4, 32)) == "64, 0, 0, 0", "nor of gates with an activation")

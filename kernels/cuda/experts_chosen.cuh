@@ -81,24 +81,11 @@ __device__ __forceinline__ int choose_some(const experts_chosen &c, int i, int e
     return count + __popc(fresh);
 }
 
-// By all takers, when each has brought its part of the ids; what it wrote may be read after a barrier of the block.
-// Returns the count to warp 0. The experts of a single row are all different: nobody has to look for them.
-__device__ __forceinline__ int choose(const experts_chosen &c, int slots, int experts)
+// One warp: the lists of the ids, when `place` has been cleared. Returns the count.
+__device__ __forceinline__ int choose_list(const experts_chosen &c, int experts)
 {
     const int lane = threadIdx.x & 31;
     int count = 0;
-    if (c.pairs == slots) {
-        if (threadIdx.x < slots)
-            c.first[threadIdx.x] = c.list[threadIdx.x] = threadIdx.x;
-        if (threadIdx.x <= slots)
-            c.offset[threadIdx.x] = threadIdx.x;
-        return slots;
-    }
-    for (int e = threadIdx.x; e < experts; e += TAKERS)
-        c.place[e] = 0;
-    some_wait(TAKERS);
-    if (threadIdx.x >= 32)
-        return 0;
     for (int base = 0; base < c.pairs; base += 32)
         count = choose_some(c, base + lane, experts, count);
     end_offsets(c.offset, count);
@@ -107,6 +94,29 @@ __device__ __forceinline__ int choose(const experts_chosen &c, int slots, int ex
         if (c.ids[i] >= 0 && c.ids[i] < experts)
             c.list[c.offset[c.which[i]] + c.rank[i]] = i;
     return count;
+}
+
+// The same of a single row, whose experts are all different: nobody has to look for them. i: a number of the caller's own up to slots.
+__device__ __forceinline__ void choose_one(const experts_chosen &c, int slots, int i)
+{
+    if (i < slots)
+        c.first[i] = c.list[i] = i;
+    if (i <= slots)
+        c.offset[i] = i;
+}
+
+// By all takers, when each has brought its part of the ids; what it wrote may be read after a barrier of the block.
+// Returns the count to warp 0.
+__device__ __forceinline__ int choose(const experts_chosen &c, int slots, int experts)
+{
+    if (c.pairs == slots) {
+        choose_one(c, slots, threadIdx.x);
+        return slots;
+    }
+    for (int e = threadIdx.x; e < experts; e += TAKERS)
+        c.place[e] = 0;
+    some_wait(TAKERS);
+    return threadIdx.x < 32 ? choose_list(c, experts) : 0;
 }
 
 #endif

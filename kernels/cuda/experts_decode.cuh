@@ -40,6 +40,7 @@ template <class SHAPE> __device__ __forceinline__ decltype(auto) experts_plan_he
         experts_plan plan = SHAPE::plan;
         source_place(&plan.gate, given.gate);
         source_place(&plan.up, given.up);
+        source_place(&plan.shared, given.shared);
         return plan;
     } else {
         return (given);
@@ -66,9 +67,13 @@ struct experts_unit {
 };
 
 // The first of the units of block `block` of `blocks`: neighbours, which are mostly about the same rows of x.
+// Of fewer units than blocks the first blocks have one each.
 __device__ __forceinline__ int experts_begin(const experts_plan &plan, const experts_chosen &c, unsigned block)
 {
-    return share_begin(c.count * plan.groups, (int)block, (int)gridDim.x);
+    const int units = c.count * plan.groups;
+    if (units <= (int)gridDim.x)
+        return (int)block < units ? (int)block : units;
+    return share_begin(units, (int)block, (int)gridDim.x);
 }
 
 // The kernel before this one: what it wrote may be read, and what it reads be written, once it has ended.
@@ -100,11 +105,10 @@ __device__ __forceinline__ void experts_tiles(const experts_plan &plan, const ex
     }
 }
 
-// The warp that puts. An expert that more rows chose than a tile holds comes once for each tile.
+// The warp that puts; put: stages so far. An expert that more rows chose than a tile holds comes once for each tile.
 __device__ __forceinline__ void experts_put(const experts_plan &plan, const experts_chosen &c, bool gated,
-                                            weight_ring *ring)
+                                            weight_ring *ring, int put)
 {
-    int put = 0;
     experts_tiles(plan, c, [&](const experts_unit &u, int, int) {
         for (int matrix = gated ? 0 : 1; matrix < 2; matrix++) {
             const stage_source &s = matrix ? plan.up : plan.gate;
@@ -113,15 +117,18 @@ __device__ __forceinline__ void experts_put(const experts_plan &plan, const expe
     });
 }
 
-// The takers: gate first, then up. x: rows of k numbers, of which (row, slot) i is number i / divisor.
+// The takers: gate first, then up. x: rows of k numbers, of which (row, slot) i is number i / divisor. turn: units so far, whose stages
+// `ring` has given.
 template <class CODE>
 __device__ __forceinline__ void experts_take(const experts_plan &plan, const experts_chosen &c,
                                              const struct weight *gate, const struct weight *up, const float *x,
-                                             int64_t ldx, int divisor, sum_barriers *barriers, unsigned char *memory)
+                                             int64_t ldx, int divisor, const weight_ring &ring, int turn,
+                                             sum_barriers *barriers, unsigned char *memory)
 {
     const int warp = threadIdx.x >> 5, wide = 32 << plan.room.shift, matrices = gate ? 2 : 1;
-    int turn = 0, held = -1; // held: the (row, slot) that the window begins with
+    int held = -1; // the (row, slot) that the window begins with
     share s = share_open(plan.room, plan.splits, memory);
+    s.ring = ring;
     s.from = 0;
     s.to = plan.up.blocks;
     experts_tiles(plan, c, [&](const experts_unit &u, int first, int rows) {
@@ -158,13 +165,12 @@ template <class OF> __device__ __forceinline__ void each_output(const experts_pl
 }
 
 // The warps that add: finish(unit, factors(expert), sums of gate, sums of up, rows, list of (row, slot)s) adds the
-// takers' sums and stores.
+// takers' sums and stores. turn: units so far.
 template <class FACTORS, class FINISH>
-__device__ __forceinline__ void experts_add(const experts_plan &plan, const experts_chosen &c, int matrices,
+__device__ __forceinline__ void experts_add(const experts_plan &plan, const experts_chosen &c, int matrices, int turn,
                                             sum_barriers *barriers, unsigned char *memory, const FACTORS &factors,
                                             const FINISH &finish)
 {
-    int turn = 0;
     experts_tiles(plan, c, [&](const experts_unit &u, int first, int rows) {
         const int set = turn % SUM_SETS;
         const float2 f = factors(u.expert);
@@ -202,13 +208,13 @@ experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, 
     if (threadIdx.x < TAKERS) {
         if (!early)
             before->end();
-        experts_take<CODE>(plan, c, gate, up, x, ldx, divisor, barriers, memory);
+        experts_take<CODE>(plan, c, gate, up, x, ldx, divisor, room_ring(plan.room, memory), 0, barriers, memory);
     } else if (threadIdx.x < THREADS) {
         weight_ring ring = room_ring(plan.room, memory);
-        experts_put(plan, c, gate != NULL, &ring);
+        experts_put(plan, c, gate != NULL, &ring, 0);
     } else {
         before->end();
-        experts_add(plan, c, gate ? 2 : 1, barriers, memory, factors, finish);
+        experts_add(plan, c, gate ? 2 : 1, 0, barriers, memory, factors, finish);
     }
     before->end();
 }
@@ -266,6 +272,26 @@ template <class SHAPE> __device__ __forceinline__ bool experts_gated(const struc
         return a.gate.data != NULL;
 }
 
+// What experts_add() wants of experts_up: an expert's factors, and the end of a unit.
+__device__ __forceinline__ float2 experts_up_factors(const struct experts_up_args &a, bool gated, int expert)
+{
+    return float2{gated && a.gate.global ? a.gate.global[expert] : 1.0f, a.up.global ? a.up.global[expert] : 1.0f};
+}
+__device__ __forceinline__ void experts_up_finish(const struct experts_up_args &a, const experts_plan &plan, bool gated,
+                                                  const experts_unit &u, float2 factor, const float *of_gate,
+                                                  const float *of_up, int rows, const int32_t *list)
+{
+    const int wide = 32 << plan.room.shift;
+    each_output(plan, rows, [&](int own, int f, int r, int o) {
+        if (u.first * 32 + o >= a.inner)
+            return;
+        const float up = reduced(of_up + own * plan.splits * wide + f, plan.splits, wide) * factor.y;
+        const float gate = gated ? reduced(of_gate + own * plan.splits * wide + f, plan.splits, wide) * factor.x : 0;
+        a.h[(int64_t)list[r] * a.inner + u.first * 32 + o] =
+            gated ? activate(gate, ACT_SILU) * up : activate(up, a.activation);
+    });
+}
+
 template <class CODE, class SHAPE>
 __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     experts_up_kernel(const __grid_constant__ struct experts_up_args given,
@@ -279,21 +305,10 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     if (!a.early)
         before.end();
     const bool gated = experts_gated<SHAPE>(given);
-    auto factors = [&](int expert) {
-        return float2{gated && a.gate.global ? a.gate.global[expert] : 1.0f, a.up.global ? a.up.global[expert] : 1.0f};
-    };
+    auto factors = [&](int expert) { return experts_up_factors(a, gated, expert); };
     auto finish = [&](const experts_unit &u, float2 factor, const float *of_gate, const float *of_up, int rows,
                       const int32_t *list) {
-        const int wide = 32 << plan.room.shift;
-        each_output(plan, rows, [&](int own, int f, int r, int o) {
-            if (u.first * 32 + o >= a.inner)
-                return;
-            const float up = reduced(of_up + own * plan.splits * wide + f, plan.splits, wide) * factor.y;
-            const float gate =
-                gated ? reduced(of_gate + own * plan.splits * wide + f, plan.splits, wide) * factor.x : 0;
-            a.h[(int64_t)list[r] * a.inner + u.first * 32 + o] =
-                gated ? activate(gate, ACT_SILU) * up : activate(up, a.activation);
-        });
+        experts_up_finish(a, plan, gated, u, factor, of_gate, of_up, rows, list);
     };
     experts_run<CODE>(plan, a.ids, __ldcg(&a.pass->rows) * a.slots, a.slots, capacity, a.experts,
                       gated ? &a.gate : NULL, &a.up, a.x, a.ldx, a.slots, true, &before, memory, factors, finish);
@@ -308,7 +323,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     const auto &a = experts_down_here<SHAPE>(given);
     const auto &plan = experts_plan_here<SHAPE>(given_plan);
     const int capacity = experts_capacity<SHAPE>(given_capacity);
-    kernel_before before = {false}; // experts_up at the earliest: the choices are older
+    kernel_before before = {
+        false}; // experts_up at the earliest: the choices are older, or it let this one begin behind them
     auto factors = [&](int expert) { return float2{1.0f, a.down.global ? a.down.global[expert] : 1.0f}; };
     auto finish = [&](const experts_unit &u, float2 factor, const float *, const float *sums, int rows,
                       const int32_t *list) {

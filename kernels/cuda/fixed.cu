@@ -12,5 +12,5 @@
 extern "C" const struct fixed_table *TABLE(FIXED_ROWS)(void)
 {
     return fixed_table_made<FIXED_ROWS, shape_list<LINEAR_SHAPES>, shape_list<EXPERTS_UP_SHAPES>,
-                            shape_list<EXPERTS_DOWN_SHAPES>>();
+                            shape_list<EXPERTS_DOWN_SHAPES>, shape_list<EXPERTS_BESIDE_SHAPES>>();
 }

@@ -8,7 +8,7 @@
 #ifndef CUDA_FIXED_CUH
 #define CUDA_FIXED_CUH
 
-#include "kernels/cuda/experts_plan.cuh"
+#include "kernels/cuda/experts_beside.cuh"
 #include "kernels/cuda/linear_plan.cuh"
 
 struct linear_fixed {
@@ -23,11 +23,18 @@ template <class ARGS> struct experts_fixed {
     void (*kernel)(ARGS, experts_plan, int);
 };
 
+struct beside_fixed {
+    beside_shape shape;
+    experts_plan plan;
+    void (*kernel)(experts_up_args, beside_args, experts_plan);
+};
+
 struct fixed_table {
     const linear_fixed *linear;
     const experts_fixed<experts_up_args> *up;
     const experts_fixed<experts_down_args> *down;
-    int32_t linears, ups, downs;
+    const beside_fixed *beside;
+    int32_t linears, ups, downs, besides;
 };
 
 extern "C" {
@@ -76,8 +83,20 @@ static inline decltype(experts_fixed<ARGS>::kernel) experts_find(const experts_f
                                                                  const experts_shape &shape, const experts_plan &plan)
 {
     for (int32_t i = 0; i < count; i++)
-        if (experts_shape_same(fixed[i].shape, shape) && experts_plan_same(fixed[i].plan, plan, shape.gated))
+        if (fixed[i].kernel && experts_shape_same(fixed[i].shape, shape) &&
+            experts_plan_same(fixed[i].plan, plan, shape.gated))
             return fixed_taken++, fixed[i].kernel;
+    return NULL;
+}
+
+// The same of a launch with choices and a product beside it.
+static inline decltype(beside_fixed::kernel) beside_find(const struct fixed_table *table, const beside_shape &shape,
+                                                         const experts_plan &plan)
+{
+    for (int32_t i = 0; i < table->besides; i++)
+        if (table->beside[i].kernel && beside_shape_same(table->beside[i].shape, shape) &&
+            experts_plan_same(table->beside[i].plan, plan, shape.up.gated))
+            return fixed_taken++, table->beside[i].kernel;
     return NULL;
 }
 

@@ -18,6 +18,11 @@ template <class ARGS> static int experts_usable(const experts_fixed<ARGS> *fixed
     return usable;
 }
 
+static bool beside_usable(const beside_fixed &fixed)
+{
+    return fixed.kernel && experts_plan_same(beside_plan_of(fixed.shape), fixed.plan, fixed.shape.up.gated);
+}
+
 // For `rows` rows: those whose plan is what a launch of so many rows would have on the card that they are made for.
 extern "C" int cuda_fixed_count(int rows)
 {
@@ -25,6 +30,8 @@ extern "C" int cuda_fixed_count(int rows)
     int usable = 0;
     for (int32_t i = 0; table && i < table->linears; i++)
         usable += linear_usable(table->linear[i], rows);
+    for (int32_t i = 0; table && i < table->besides; i++)
+        usable += beside_usable(table->beside[i]);
     return table
                ? usable + experts_usable(table->up, table->ups, rows) + experts_usable(table->down, table->downs, rows)
                : 0;

@@ -6,7 +6,7 @@
 #ifndef CUDA_FIXED_MAKE_CUH
 #define CUDA_FIXED_MAKE_CUH
 
-#include "kernels/cuda/experts_decode.cuh"
+#include "kernels/cuda/experts_beside.cuh"
 #include "kernels/cuda/fixed.cuh"
 #include "kernels/cuda/linear_decode.cuh"
 
@@ -95,31 +95,69 @@ template <int ROWS, class S> static constexpr experts_fixed<experts_down_args> e
             experts_down_kernel<typename code_for<shape.code.encoding, shape.code.bits>::type, SHAPE>};
 }
 
+template <int ROWS, class S> static constexpr beside_fixed beside_entry(void)
+{
+    using SHAPE = beside_fixed_shape<S>;
+    constexpr beside_shape shape = S::value;
+    if constexpr (ROWS > BESIDE_MOST || !beside_fits(SHAPE::plan)) { // never launched
+        return {shape, SHAPE::plan, NULL};
+    } else {
+        constexpr code_shape other = shape.up.gated ? shape.up.gate : shape.up.code;
+        using A = typename code_for<shape.up.code.encoding, shape.up.code.bits>::type;
+        using B = typename code_for<other.encoding, other.bits>::type;
+        using SHARED = typename code_for<shape.code.encoding, shape.code.bits>::type;
+        return {shape, SHAPE::plan, experts_beside_kernel<typename code_for_two<A, B>::type, SHARED, SHAPE>};
+    }
+}
+
+// The experts of such a shape by themselves: a kernel where they cannot be with the others.
+template <class S> struct beside_up {
+    static constexpr experts_shape value = S::value.up;
+};
+template <int ROWS, class S> static constexpr experts_fixed<experts_up_args> beside_up_entry(void)
+{
+    if constexpr (ROWS <= BESIDE_MOST && beside_fits(beside_plan_of(S::value)))
+        return {S::value.up, experts_plan_of(S::value.up, ROWS), NULL};
+    else
+        return experts_up_entry<ROWS, beside_up<S>>();
+}
+
 // A list of shapes; its entries for ROWS rows, and their end.
 template <class... S> struct shape_list {
     template <int ROWS> struct linear {
         static constexpr linear_fixed at[] = {linear_entry<ROWS, S>()..., {}};
     };
-    template <int ROWS> struct up {
-        static constexpr experts_fixed<experts_up_args> at[] = {experts_up_entry<ROWS, S>()..., {}};
+    template <int ROWS> struct beside {
+        static constexpr beside_fixed at[] = {beside_entry<ROWS, S>()..., {}};
     };
     template <int ROWS> struct down {
         static constexpr experts_fixed<experts_down_args> at[] = {experts_down_entry<ROWS, S>()..., {}};
     };
 };
 
-// The table for ROWS rows; L, U, D: shape_lists of products, of experts up and of experts down.
-template <int ROWS, class L, class U, class D> static const struct fixed_table *fixed_table_made(void)
+// Experts up of a list by themselves, then those of a list of shapes with choices beside them.
+template <int ROWS, class U, class B> struct shape_ups;
+template <int ROWS, class... S, class... T> struct shape_ups<ROWS, shape_list<S...>, shape_list<T...>> {
+    static constexpr experts_fixed<experts_up_args> at[] = {
+        experts_up_entry<ROWS, S>()..., beside_up_entry<ROWS, T>()..., {}};
+};
+
+template <class T> static constexpr int32_t entries(const T &at)
+{
+    return (int32_t)(sizeof at / sizeof *at) - 1;
+}
+
+// The table for ROWS rows; L, U, D, B: shape_lists of products, of experts up, of experts down and of experts up with choices beside them.
+template <int ROWS, class L, class U, class D, class B = shape_list<>>
+static const struct fixed_table *fixed_table_made(void)
 {
     using LINEAR = typename L::template linear<ROWS>;
-    using UP = typename U::template up<ROWS>;
+    using UP = shape_ups<ROWS, U, B>;
     using DOWN = typename D::template down<ROWS>;
-    static const struct fixed_table table = {LINEAR::at,
-                                             UP::at,
-                                             DOWN::at,
-                                             (int32_t)(sizeof LINEAR::at / sizeof *LINEAR::at) - 1,
-                                             (int32_t)(sizeof UP::at / sizeof *UP::at) - 1,
-                                             (int32_t)(sizeof DOWN::at / sizeof *DOWN::at) - 1};
+    using BESIDE = typename B::template beside<ROWS>;
+    static const struct fixed_table table = {
+        LINEAR::at,          UP::at,          DOWN::at,          BESIDE::at,
+        entries(LINEAR::at), entries(UP::at), entries(DOWN::at), entries(BESIDE::at)};
     return &table;
 }
 

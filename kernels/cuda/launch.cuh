@@ -7,8 +7,10 @@
 // to do may leave before that where another block of their launch is sure to wait.) Weights may be read before the wait, since
 // nothing writes them. pdl_trigger() lets the next kernel start its part before its own wait; kernels of the decode class call
 // it after their wait, so one that runs may read what kernels before the one before it wrote, past L1. Those that take rows apart
-// (eight.cuh, norm_split.cuh) call it before: the product behind them reads nothing but weights before its wait. Of the products of the
-// same prompt rows (linear_wide.cu) the first calls it behind its wait, and the next ones read those rows, past L1, without one of their own.
+// (eight.cuh, norm_split.cuh) call it before: the product behind them reads nothing but weights before its wait. A kernel may call it in
+// every block that has stored something, behind a fence of the card, for the next kernel to read that before its wait (experts_beside.cuh). Of
+// the products of the same prompt rows (linear_wide.cu) the first calls it behind its wait, and the next ones read those rows, past L1,
+// without one of their own.
 
 #ifndef LAUNCH_CUH
 #define LAUNCH_CUH

@@ -35,4 +35,11 @@ struct experts_shape {
     struct code_shape code, gate; // of up or down; zeros without a gate
 };
 
+// experts_up_args whose launch makes the choices too, and the product of a shared expert: rows of k numbers, silu(g) * u, by [n, k].
+struct beside_shape {
+    struct experts_shape up;
+    int32_t n, k;
+    struct code_shape code;
+};
+
 #endif
