@@ -67,11 +67,11 @@ struct experts_unit {
 };
 
 // The first of the units of block `block` of `blocks`: neighbours, which are mostly about the same rows of x.
-// Of fewer units than blocks the first blocks have one each.
+// Beside a product, fewer units than blocks are the first blocks', one each: the product's are the last ones'.
 __device__ __forceinline__ int experts_begin(const experts_plan &plan, const experts_chosen &c, unsigned block)
 {
     const int units = c.count * plan.groups;
-    if (units <= (int)gridDim.x)
+    if (plan.shared_units > 0 && units <= (int)gridDim.x)
         return (int)block < units ? (int)block : units;
     return share_begin(units, (int)block, (int)gridDim.x);
 }

@@ -95,6 +95,7 @@ static cudaError_t glu_linear(cudaStream_t stream, const void *const *args, line
         return step.rows ? cudaErrorNotSupported : linear_prompt_glu(stream, glu, &linear, rows);
     linear.x = glu->g;
     linear.ldx = glu->ldg;
+    step.glu = 1;
     step.up = glu->u;
     step.ld_up = glu->ldu;
     return linear_launch(stream, &linear, &step, rows);

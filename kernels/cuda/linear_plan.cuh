@@ -14,7 +14,8 @@
 
 enum { COUNTERS = 1 << 17, SLICES_MOST = 8, STREAMS_MOST = 4 };
 
-// Blocks of k up to which a window of eight rows is as soon filled from the rows themselves: of a slice, and where all of k is one.
+// Blocks of k up to which a window of eight rows is as soon filled from the rows themselves: of a slice, and where all of k is one or the
+// rows are those of a glu.
 enum { APART_SLICE = 48, APART_ALL = 24 };
 
 // The injection that a row was normed behind (residual_row): streams of dim numbers get theirs once nobody reads them any more.
@@ -27,6 +28,7 @@ struct stream_update {
 struct linear_step {
     const float *up; // glu before it: x is silu(x) * up
     int64_t ld_up;
+    int32_t glu; // 1: whether it does
     const float
         *xn; // hc_mix behind it: the outputs are gates of xn's four streams of dim numbers, y their mix; dim 0: no mix
     float *y;
@@ -237,7 +239,8 @@ static constexpr linear_plan linear_plan_make(const card_room &card, const struc
     plan.apart = linear_apart(&plan, card, a->k, blocks, rows, partial);
     plan.staged = plan.apart && linear_staged(&plan, card, a, blocks, shared);
     if (!plan.staged) {
-        plan.apart = plan.apart && linear_slice_most(blocks, plan.slices) > (plan.slices > 1 ? APART_SLICE : APART_ALL);
+        plan.apart = plan.apart && linear_slice_most(blocks, plan.slices) >
+                                       (plan.slices > 1 && !plan.step.glu ? APART_SLICE : APART_ALL);
         linear_room(&plan, card, a, blocks, rows, shared);
     }
     if (plan.step.rows && *shared < sizeof(route_space))
@@ -340,6 +343,7 @@ static constexpr linear_plan linear_plan_of(const linear_shape &shape, int rows,
     const struct linear_args a = linear_args_of(shape);
     linear_step step = {};
     size_t shared = 0;
+    step.glu = shape.glu;
     step.dim = shape.mix;
     step.rows = shape.route;
     linear_plan plan = linear_plan_make(card, &a, &step, rows, &shared);
