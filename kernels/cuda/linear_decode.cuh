@@ -410,6 +410,14 @@ __device__ __forceinline__ void linear_residual(const struct residual_row &b, in
         residual_readers[warp] = 0;
 }
 
+// Whether streams may be changed beside the mix: of one row alone, others would carry the code.
+template <class SHAPE> static __host__ __device__ constexpr bool linear_updates(void)
+{
+    if constexpr (SHAPE::FIXED)
+        return SHAPE::ROWS == 1;
+    return true;
+}
+
 // By a warp that neither takes nor puts: the injection into the streams of the block's outputs, of one row; hc_inject's operations.
 __device__ __forceinline__ void linear_update(const linear_plan &plan, const struct pass *pass)
 {
@@ -420,6 +428,7 @@ __device__ __forceinline__ void linear_update(const linear_plan &plan, const str
         return;
     for (int unit = blockIdx.x; unit < plan.units; unit += plan.blocks) {
         const int o = unit * 32 + (threadIdx.x & 31);
+#pragma unroll 1
         for (int c = warp; c < STREAMS_MOST; c += ADDERS) {
             float *at = u.streams + c * plan.step.dim + o;
             *at = fmaf(f_mul(2.0f, f_sigmoid(__ldcg(u.inject + c))), __ldcg(u.added + o), __ldcg(at));
@@ -560,7 +569,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     }
     if (adds && threadIdx.x >= THREADS)
         linear_residual(plan.step.before, linear_k<SHAPE>(a), a.pass, (ring_barriers *)memory);
-    if (plan.step.dim && plan.step.update.streams && threadIdx.x >= THREADS)
+    if (linear_updates<SHAPE>() && plan.step.dim && plan.step.update.streams && threadIdx.x >= THREADS)
         linear_update(plan, a.pass);
 }
 
