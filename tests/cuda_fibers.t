@@ -56,6 +56,7 @@ bf16|0|A=|matrix_host 2
 x with the stages|0|A=|matrix_host 95
 rows as integers|0|A=|matrix_host 94
 a residual before a product|0|EMULATED_CARD=fixed|matrix_host 92
+choices beside experts|0|EMULATED_CARD=fixed|matrix_host 90
 x as halves|0|A=|matrix_host 93
 f16|0|A=|matrix_host 5
 affine|0|A=|matrix_host 8

@@ -10,6 +10,11 @@
 
 extern "C" cudaError_t cuda_route_experts(cudaStream_t stream, const void *const *args, int rows);
 
+#ifdef CUDA_EMULATION
+enum { BESIDE_STEP = 3 }; // rows that are tried
+#else
+enum { BESIDE_STEP = 1 };
+#endif
 enum { BESIDE_ROWS = 8, BESIDE_EXPERTS = 40, BESIDE_OUTPUTS = 5 }; // BESIDE_EXPERTS: that have weights of their own
 
 struct beside_case {
@@ -158,7 +163,7 @@ static bool beside_same_bits(const struct beside_case *c, const struct beside_ca
     *alone = true;
     beside_call(*c, false, 0, BESIDE_ROWS, BESIDE_ROWS, eight);
     for (int live = 0; live < 2; live++)
-        for (int first = 0; same && first < BESIDE_ROWS; first++) {
+        for (int first = 0; same && first < BESIDE_ROWS; first += BESIDE_STEP) {
             const cudaError_t says = beside_call(*c, true, first, live, 1, one);
             beside_call(*other, false, first, live, 1, want);
             same = says == cudaSuccess && memcmp(one, want, (size_t)c->all) == 0;
