@@ -8,10 +8,10 @@
 #include "kernels/cuda/experts_decode.cuh"
 #include "kernels/cuda/fixed.cuh"
 
-// Blocks that have something to do when every row chooses experts of its own.
+// Blocks that have something to do when every row chooses experts of its own, with a product beside them if there is one.
 static unsigned experts_blocks(const experts_plan &plan, int rows, int slots)
 {
-    const int64_t units = (int64_t)plan.groups * rows * slots, most = multiprocessors();
+    const int64_t units = (int64_t)plan.groups * rows * slots + plan.shared_units, most = multiprocessors();
     return (unsigned)(units < most ? units : most);
 }
 
@@ -86,7 +86,7 @@ extern "C" cudaError_t cuda_route_experts(cudaStream_t stream, const void *const
     const struct linear_args *linear = (const struct linear_args *)args[2];
     const struct experts_up_args *up = (const struct experts_up_args *)args[3];
     const struct fixed_table *table = fixed_table_for(rows);
-    if (rows > BESIDE_MOST || !table || table->besides == 0 || !beside_takes(route, glu, linear, up))
+    if (rows != 1 || !table || table->besides == 0 || !beside_takes(route, glu, linear, up))
         return cudaErrorNotSupported;
     size_t shared = 0;
     const struct weight *own = &linear->part[0].w;
@@ -99,8 +99,7 @@ extern "C" cudaError_t cuda_route_experts(cudaStream_t stream, const void *const
         return cudaErrorNotSupported;
     const beside_args beside = {*route,         glu->g, glu->u, glu->ldg, glu->ldu, rows_aligned(glu->g, glu->ldg),
                                 linear->part[0]};
-    const int64_t units = (int64_t)plan.groups * rows * up->slots + plan.shared_units, most = multiprocessors();
-    const cudaError_t error = launch(stream, dim3((unsigned)(units < most ? units : most)), dim3(BLOCK_THREADS), shared,
+    const cudaError_t error = launch(stream, dim3(experts_blocks(plan, rows, up->slots)), dim3(BLOCK_THREADS), shared,
                                      kernel, *up, beside, plan);
     return error == cudaSuccess ? cuda_experts_down(stream, (const struct experts_down_args *)args[4], rows) : error;
 }

@@ -12,10 +12,7 @@
 #include "kernels/cuda/linear_plan.cuh"
 #include "kernels/cuda/shape.cuh"
 
-enum {
-    EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
-    BESIDE_MOST = 1,      // rows of a launch that makes the choices
-};
+enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
 
 struct experts_plan {
     room_plan room;
@@ -193,13 +190,13 @@ static inline bool beside_shape_same(const beside_shape &a, const beside_shape &
     return experts_shape_same(a.up, b.up) && a.n == b.n && a.k == b.k && code_shape_same(a.code, b.code);
 }
 
-// The same of a launch with choices and a product beside it.
+// The same of a launch of one row with choices and a product beside it.
 static constexpr experts_plan beside_plan_of(const beside_shape &shape)
 {
     const struct weight w = experts_weight_of(shape.up, shape.up.code),
                         gate = experts_weight_of(shape.up, shape.up.gate), beside = beside_weight_of(shape);
     size_t shared = 0;
-    experts_plan plan = experts_plan_make(fixed_card(), &w, shape.up.gated ? &gate : NULL, BESIDE_MOST, shape.up.slots,
+    experts_plan plan = experts_plan_make(fixed_card(), &w, shape.up.gated ? &gate : NULL, 1, shape.up.slots,
                                           shape.up.experts, &shared, &beside);
     plan.room.aligned = 1;
     return plan;

@@ -99,7 +99,7 @@ template <int ROWS, class S> static constexpr beside_fixed beside_entry(void)
 {
     using SHAPE = beside_fixed_shape<S>;
     constexpr beside_shape shape = S::value;
-    if constexpr (ROWS > BESIDE_MOST || !beside_fits(SHAPE::plan)) { // never launched
+    if constexpr (ROWS != 1 || !beside_fits(SHAPE::plan)) { // never launched
         return {shape, SHAPE::plan, NULL};
     } else {
         constexpr code_shape other = shape.up.gated ? shape.up.gate : shape.up.code;
@@ -116,7 +116,7 @@ template <class S> struct beside_up {
 };
 template <int ROWS, class S> static constexpr experts_fixed<experts_up_args> beside_up_entry(void)
 {
-    if constexpr (ROWS <= BESIDE_MOST && beside_fits(beside_plan_of(S::value)))
+    if constexpr (ROWS == 1 && beside_fits(beside_plan_of(S::value)))
         return {S::value.up, experts_plan_of(S::value.up, ROWS), NULL};
     else
         return experts_up_entry<ROWS, beside_up<S>>();

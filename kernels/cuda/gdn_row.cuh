@@ -214,7 +214,7 @@ DEVICE void row_convolve(const struct row_taken &taken, const struct step_args &
         for (int m = 0; m < ROW_MANY; m++)
             if (last && thread + m * WARP < row_channels(s))
                 past[d * width + m * WARP] = d + 1 < STEP_DEPTH ? taken.x[m][d + 1] : now[m];
-    conv_silus<ROW_MANY>(held);
+    f_silus<ROW_MANY>(held);
     if (!values)
         gdn_normalise(role == ROW_KEYS ? room.row.k : room.row.q, held, s.dk, s.dk,
                       role == ROW_KEYS ? 1.0f : 1.0f / sqrtf((float)s.dk), thread);
@@ -246,9 +246,9 @@ DEVICE void row_gates(const struct step_args &a, const struct step_shape &s, con
         return;
     vec<4> z = vec_load<4>(a.z + (lane.row + at) * a.ldz + p.head * s.dv + i);
     if (a.gate == ACT_SILU)
-        conv_silus<4>(z.v);
+        f_silus<4>(z.v);
     else if (a.gate == ACT_SIGMOID)
-        f_sigmoids<4>(z.v);
+        f_sigmoids(z.v);
     vec_store<4>(room.gates + i, z);
 }
 

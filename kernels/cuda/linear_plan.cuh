@@ -318,7 +318,7 @@ static inline int32_t linear_before_kind(const linear_step *step)
 // The shape that a launch has.
 static inline linear_shape linear_shape_of(const struct linear_args *a, const linear_step *step)
 {
-    linear_shape shape = {a->k, step && step->up,        step ? step->dim : 0, step && step->rows > 0, a->parts,
+    linear_shape shape = {a->k, step ? step->glu : 0,    step ? step->dim : 0, step && step->rows > 0, a->parts,
                           {},   linear_before_kind(step)};
     for (int i = 0; i < a->parts; i++)
         shape.part[i] = {a->part[i].w.encoding, a->part[i].w.bits, a->part[i].w.group, a->part[i].w.n,
