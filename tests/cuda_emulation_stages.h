@@ -94,13 +94,12 @@ template <int N> static inline void copy_wait(void)
 // arrivals a turn, arrivals to come, turns done, and the bytes to come.
 enum { STAGE_PUTTERS = 1 };
 struct emulated_stage {
-    uint8_t count, pending;
-    uint16_t turns;
+    uint32_t count : 11, pending : 11, turns : 10;
     int32_t bytes;
 };
 static inline void stage_open(uint64_t *barrier, int count)
 {
-    struct emulated_stage s = {(uint8_t)count, (uint8_t)count, 0, 0};
+    struct emulated_stage s = {(unsigned int)count, (unsigned int)count, 0, 0};
     memcpy(barrier, &s, sizeof s);
 }
 static inline void stage_opened(void)
@@ -179,7 +178,7 @@ static inline void emulated_come(uint64_t *barrier, int arrivals, int bytes)
     memcpy(&s, barrier, sizeof s);
     emulation.progress++;
     s.bytes += bytes;
-    s.pending = (uint8_t)(s.pending - arrivals);
+    s.pending -= (unsigned int)arrivals;
     if (s.pending == 0 && s.bytes == 0) {
         s.pending = s.count;
         s.turns++;

@@ -116,7 +116,20 @@ check "some tools of the sanitizer" 0 "^# 0 of .* tasks failed" --sections sanit
 name="and no other"
 echo "$text" | grep -q "synccheck-matrix-99" && ! echo "$text" | grep -q -e racecheck -e initcheck
 tell $?
+SANITIZER_TOOLS=racecheck
+export SANITIZER_TOOLS
+# shellcheck disable=SC2016
+program sanitizer 'case "$*" in --help) echo "  --check-bulk-copy arg (=yes)"; exit ;; *planted*) echo "ERROR SUMMARY: 1 error"; exit 9 ;; esac
+    case "$*" in *" --check-bulk-copy no "*) ;; *) exit 8 ;; esac
+    echo "$*" >>build/asked; while [ "${1#--}" != "$1" ]; do shift 2; done
+    "$@"; echo "ERROR SUMMARY: 0 errors"'
+rm -f build/asked
+check "racecheck, which looks at no copies where it can be told so" 0 "^# 0 of .* tasks failed" --sections sanitizer
+name="and at the first launches of what takes long"
+grep -q -e "--launch-count 2 --kernel-name kernel_substring=attention_roles .*cuda_ops_test attention" build/asked && ! grep -q -e "cuda_ops_test draws" -e draft-x-8 build/asked
+tell $?
 unset SANITIZER_TOOLS
+good
 check "a section that does not exist" 2 "expected some of" --sections speed
 check "a bundle that is not there" 2 "no such file" --bundle nothing
 mkdir -p old

@@ -90,8 +90,8 @@ template <int COUNT> struct role_place {
 DEVICE void role_open(struct role_turns *turns, int count, unsigned full, unsigned free)
 {
     for (int i = 0; i < count; i++) {
-        turn_open(&turns[i].full, full);
-        turn_open(&turns[i].free, free);
+        turn_open(&turns[i].full, full * ARRIVALS);
+        turn_open(&turns[i].free, free * ARRIVALS);
     }
 }
 
@@ -163,6 +163,8 @@ DEVICE void role_take(uint64_t *turn, struct mma_tile<DIM> *tile, const uint8_t 
 #pragma unroll
             for (int i = 0; i < ROLE_ROWS; i++)
                 turn_take(turn, to[i], from + i * source->step, DIM * 2);
+        } else {
+            turn_come(turn);
         }
         __syncwarp();
         return;
@@ -173,6 +175,8 @@ DEVICE void role_take(uint64_t *turn, struct mma_tile<DIM> *tile, const uint8_t 
     __syncwarp();
     if (lane == 0)
         turn_come_bytes(turn, (unsigned)(rows * DIM * 2));
+    else
+        turn_come(turn);
     __syncwarp();
     if (r >= 0 && r < rows)
         turn_take(turn, to[r], mine, DIM * 2);

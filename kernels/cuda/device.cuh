@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "kernels/cuda/arrivals.cuh"
+
 #ifdef CUDA_EMULATION
 #include "tests/cuda_emulation.h"
 #else

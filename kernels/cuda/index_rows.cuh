@@ -245,8 +245,9 @@ DEVICE void choose_write(struct choose_row *row, int32_t total, int32_t base, in
         const uint32_t same = __ballot_sync(WHOLE_WARP, i < total && bits == row->threshold);
         const bool taken =
             i < total && (bits > row->threshold || (bits == row->threshold && __popc(same & before) < equal));
-        const uint32_t all = __ballot_sync(WHOLE_WARP, taken); // everybody has read
+        const uint32_t all = __ballot_sync(WHOLE_WARP, taken);
         const int32_t place = at + __popc(all & before);
+        __syncwarp(); // everybody has read
         if (taken && to) {
             to[place] = id;
         } else if (taken) {

@@ -11,6 +11,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "kernels/cuda/arrivals.cuh"
+
 #if defined(CUDA_FIBERS)
 #include "tests/cuda_fake/turns.h"
 #endif
@@ -36,12 +38,11 @@ static __device__ __forceinline__ void turn_come(uint64_t *turn)
 #endif
 }
 
-// Comes once for the whole warp, when all its lanes are here.
+// Comes with all lanes of the warp, together: ARRIVALS times.
 static __device__ __forceinline__ void turn_come_warp(uint64_t *turn)
 {
     __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        turn_come(turn);
+    turn_come(turn);
 }
 
 // Behind turn_open() of all, by the same thread: the copy engine may come.

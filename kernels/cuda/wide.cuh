@@ -180,7 +180,7 @@ __device__ __forceinline__ void wide_open(wide_tile<SHAPE> *tile, unsigned char 
     tile->stages = tile->main_stages + (wide_code<typename SHAPE::CODE>::BIASED ? (tile->groups + 3) / 4 : 0);
     if (threadIdx.x < SHAPE::STAGES) {
         barrier_init(barriers + threadIdx.x, 128);
-        barrier_init(barriers + SHAPE::STAGES + threadIdx.x, SHAPE::WARPS);
+        barrier_init(barriers + SHAPE::STAGES + threadIdx.x, SHAPE::WARPS * ARRIVALS);
     }
 }
 
@@ -370,11 +370,10 @@ template <class SHAPE> __device__ __forceinline__ void wide_next(const wide_tile
 }
 
 // Gives the place of a stage back: the warp's products with it are done.
-template <class SHAPE> __device__ __forceinline__ void wide_release(const wide_tile<SHAPE> &tile, int slot, int lane)
+template <class SHAPE> __device__ __forceinline__ void wide_release(const wide_tile<SHAPE> &tile, int slot)
 {
     __syncwarp();
-    if (lane == 0)
-        barrier_arrive(tile.empty + slot * 8);
+    barrier_arrive(tile.empty + slot * 8);
 }
 
 // The biases' share, by products with the blocks' sums.
@@ -398,7 +397,7 @@ __device__ __forceinline__ void wide_biases(wide_tile<SHAPE> &tile, const wide_t
             wgmma_commit();
             wgmma_wait<0>();
         }
-        wide_release<SHAPE>(tile, tile.slot, taker.lane);
+        wide_release<SHAPE>(tile, tile.slot);
     }
 }
 
@@ -462,7 +461,7 @@ __device__ __forceinline__ void wide_run(wide_tile<SHAPE> &tile, const wide_take
             else
                 wgmma_wait<1>();
             if (!DRAIN && i == 0 && s > 0)
-                wide_release<SHAPE>(tile, before, taker.lane);
+                wide_release<SHAPE>(tile, before);
         }
         if constexpr (FOLD != 0) {
             wgmma_settle<USED * 4>(fresh[0]);
@@ -470,13 +469,13 @@ __device__ __forceinline__ void wide_run(wide_tile<SHAPE> &tile, const wide_take
             wide_fold<CODE, USED>(code[0], fresh, acc);
         }
         if (DRAIN)
-            wide_release<SHAPE>(tile, tile.slot, taker.lane);
+            wide_release<SHAPE>(tile, tile.slot);
         before = tile.slot;
         tile.advance();
     }
     wgmma_wait<0>();
     if (!DRAIN)
-        wide_release<SHAPE>(tile, before, taker.lane);
+        wide_release<SHAPE>(tile, before);
     if constexpr (WIDE::BIASED)
         wide_biases<SHAPE, USED>(tile, taker, place, acc);
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns of the stand-in for CUDA (kernels/cuda/turns.cuh): 8 bits of those that still come, 8 of all that do, 24 of bytes that still
+// Turns of the stand-in for CUDA (kernels/cuda/turns.cuh): 12 bits of those that still come, 12 of all that do, 24 of bytes that still
 // come, then the turn's number.
 //
 // Invariant: copies are made as late as can be, when somebody waits for the turn that they belong to, so that what is read without a wait
@@ -22,12 +22,12 @@ inline std::map<const volatile uint64_t *, std::vector<fake_copy>> fake_copies;
 
 static inline void fake_turn_check(volatile uint64_t *turn)
 {
-    if ((*turn & 0xffffff00ff) == 0)
-        *turn = *turn + ((uint64_t)1 << 40) + (*turn >> 8 & 0xff);
+    if ((*turn & 0xffffff000fff) == 0)
+        *turn = *turn + ((uint64_t)1 << 48) + (*turn >> 12 & 0xfff);
 }
 static inline void fake_turn_open(uint64_t *turn, unsigned count)
 {
-    *turn = (uint64_t)count << 8 | count;
+    *turn = (uint64_t)count << 12 | count;
     fake_copies[turn].clear();
 }
 static inline void fake_turn_come(uint64_t *turn)
@@ -37,7 +37,7 @@ static inline void fake_turn_come(uint64_t *turn)
 }
 static inline void fake_turn_bytes(uint64_t *turn, unsigned bytes)
 {
-    *turn += (uint64_t)bytes << 16;
+    *turn += (uint64_t)bytes << 24;
 }
 static inline void fake_turn_take(uint64_t *turn, void *shared, const void *from, unsigned bytes)
 {
@@ -48,14 +48,14 @@ static inline void fake_turn_take(uint64_t *turn, void *shared, const void *from
 static inline void fake_turn_wait(volatile uint64_t *turn, int32_t index)
 {
     std::vector<fake_copy> &copies = fake_copies[turn];
-    while (!fake.lost && (*turn >> 40 & 1) == ((uint64_t)index & 1)) {
+    while (!fake.lost && (*turn >> 48 & 1) == ((uint64_t)index & 1)) {
         if (copies.empty()) {
             fake_yield();
             continue;
         }
         for (const fake_copy &c : copies) {
             memcpy(c.to, c.from, c.bytes);
-            *turn = *turn - ((uint64_t)c.bytes << 16);
+            *turn = *turn - ((uint64_t)c.bytes << 24);
         }
         copies.clear();
         fake_turn_check(turn);
