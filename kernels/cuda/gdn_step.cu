@@ -153,7 +153,8 @@ static int32_t step_staged(const struct gdn_args *a)
     return 0;
 }
 
-// Whether gdn_step_kernel can do the three ops in passes of `rows`: by shapes and the device alone.
+// Whether gdn_step_kernel can do the three ops in passes of `rows`: by shapes and the device alone. A pass that updates its states has a row
+// a lane at most, else it is a prompt's, which keeps states on its way, and the kernels here know nothing of those.
 static bool step_fits(const struct conv_args *conv, const struct gdn_args *gdn, const struct gated_norm_args *norm,
                       int rows)
 {
@@ -169,7 +170,7 @@ static bool step_fits(const struct conv_args *conv, const struct gdn_args *gdn, 
     return norm->x == gdn->y && norm->ldx == gdn->ldy && norm->heads == gdn->nv && norm->dim == gdn->dv &&
            !norm->norm_after && vec_fits(norm->x, norm->ldx, norm->dim) && vec_fits(norm->y, norm->ldy, norm->dim) &&
            vec_fits(norm->z, norm->ldz, norm->dim) && vec_fits(norm->w, 0, norm->dim) &&
-           rows <= conv->lanes.count * MAX_WINDOW;
+           rows <= conv->lanes.count * (gdn->direct ? 1 : (int)MAX_WINDOW);
 }
 
 static struct step_args step_args_of(const struct conv_args *conv, const struct gdn_args *gdn,
