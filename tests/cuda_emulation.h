@@ -3,6 +3,8 @@
 // Runs CUDA kernels on the host: each thread of a cluster of blocks is a coroutine, clusters run one after the other, barriers and
 // the collective operations of a warp meet as on the device. Slow; for the logic of kernels where there is no GPU.
 //
+// EMULATED_LAUNCH=early: before its wait a kernel does not see what the launch before it wrote (tests/cuda_emulation_early.h).
+//
 // Invariant: a barrier that not all its threads reach hangs no test: it ends the program with a line. Kernels that run in clusters have
 // dynamic shared memory only, since variables in shared memory are the process's.
 
@@ -29,6 +31,8 @@
 #define LAUNCH_CUH
 #define CUDA_CLUSTER_CUH
 
+#include "tests/cuda_emulation_early.h"
+
 struct emulated_index {
     unsigned int x, y, z;
 };
@@ -44,6 +48,7 @@ struct emulated_barrier {
 struct emulated_room {
     unsigned char *shared;
     unsigned int left; // threads that have not ended; then its shared memory is gone
+    bool fenced, triggered;
     struct emulated_barrier block, warp[32], some[16];
     uint32_t operand[32][32][6];
 };
@@ -105,8 +110,11 @@ static void emulated_blocks(unsigned int threads, unsigned int cluster)
     const unsigned int first = blockIdx.x, all = emulation.threads = threads * cluster;
     const char *barriers = getenv("EMULATED_BARRIERS");
     emulation.lost = barriers && strcmp(barriers, "lost") == 0;
+    early.released = !early_wanted();
+    early_swap();
     for (unsigned int t = 0; t < all; t++) {
         emulation.room[t / threads].left = threads;
+        emulation.room[t / threads].fenced = emulation.room[t / threads].triggered = false;
         emulation.done[t] = false;
         getcontext(&emulation.thread[t]);
         emulation.thread[t].uc_stack.ss_sp = emulation.stack + (size_t)t * EMULATED_STACK;
@@ -127,8 +135,17 @@ static void emulated_blocks(unsigned int threads, unsigned int cluster)
             blockIdx.x = first + t / threads;
             swapcontext(&emulation.scheduler, &emulation.thread[t]);
             left += !emulation.done[t];
-            if (emulation.done[t] && --emulation.here->left == 0)
+            if (emulation.done[t] && --emulation.here->left == 0) {
                 memset(emulation.here->shared, 0xff, emulation.shared);
+                early.late = early.late || !emulation.here->triggered;
+            }
+        }
+        if ((!left || before == emulation.progress) && !early.released) {
+            early_swap();
+            if (blockIdx.x + blockIdx.y + blockIdx.z < cluster && !early_same())
+                exit(printf("Bail out! a kernel stores before its wait\n"));
+            early.released = true;
+            emulation.progress++;
         }
         if (left && before == emulation.progress) {
             printf("Bail out! %u threads of a block wait for a barrier that the others do not reach\n", left);
@@ -175,10 +192,12 @@ static cudaError_t launch_cluster(cudaStream_t, dim3 grid, dim3 block, size_t sh
     emulation.arguments = &body;
     blockDim = {block.x, 1, 1};
     gridDim = {grid.x, grid.y, grid.z};
+    early_begin();
     for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
             for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x += cluster)
                 emulated_blocks(block.x, cluster);
+    early_end();
     for (unsigned int i = 0; i < cluster; i++)
         free(emulation.room[i].shared);
     return cudaSuccess;
@@ -250,12 +269,21 @@ static inline int emulated_attribute(int attribute)
 
 static inline void pdl_wait(void)
 {
+    while (!early.released)
+        emulated_yield();
 }
 static inline void pdl_trigger(void)
 {
+    if (early_wanted() && !emulation.here->triggered) {
+        emulation.here->triggered = true;
+        early.late = early.late || early.released;
+        if (emulation.here->fenced && !early.unfenced)
+            early_keep();
+    }
 }
 static inline void __threadfence(void)
 {
+    emulation.here->fenced = true;
 }
 template <typename T> static inline T atomicAdd(T *p, T v)
 {

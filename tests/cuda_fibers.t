@@ -3,8 +3,8 @@
 #
 # The CUDA kernels as threads of the host, which need no GPU: both builds of them compile, and a quick part of each passes. The rest
 # by hand: build/cuda-test/matrix_host and build/cuda-test/cuda_ops_host without arguments (kernels/cuda/README.md).
-# Red controls: a build in which CUDA's words are missing; barriers that hold nobody up, and a card with too little shared memory, in
-# either program. NVCC= names a toolkit.
+# Red controls: a build in which CUDA's words are missing; barriers that hold nobody up, fences that show nothing, and a card with too little
+# shared memory. NVCC= names a toolkit.
 
 set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL # of a make that runs this test, whose jobs are not ours
@@ -53,10 +53,10 @@ tell $? "red: a build that does not compile is found" "$out/red.log"
 # numbers are coded, and experts; in the other order of threads what is cheap.
 cat >"$out/list" <<END
 bf16|0|A=|matrix_host 2
-x with the stages|0|A=|matrix_host 95
+x with the stages, launched as early as can be|0|EMULATED_LAUNCH=early|matrix_host 95
 rows as integers|0|A=|matrix_host 94
-a residual before a product|0|EMULATED_CARD=fixed|matrix_host 92
-choices beside experts|0|EMULATED_CARD=fixed|matrix_host 90
+a residual before a product, launched as early as can be|0|EMULATED_CARD=fixed EMULATED_LAUNCH=early|matrix_host 92
+choices beside experts, launched as early as can be|0|EMULATED_CARD=fixed EMULATED_LAUNCH=early|matrix_host 90
 x as halves|0|A=|matrix_host 93
 f16|0|A=|matrix_host 5
 affine|0|A=|matrix_host 8
@@ -97,6 +97,7 @@ red: ops without barriers are found|1|FAKE_BARRIERS=lost|cuda_ops_host rows
 red: dense rows without barriers are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host dense
 red: attention without barriers is found|1|FAKE_BARRIERS=lost|cuda_ops_host attention
 red: prompt rows that choose, without barriers, are found|1|FAKE_ORDER=warps FAKE_BARRIERS=lost|cuda_ops_host sparse
+red: choices that are stored without a fence are found|1|EMULATED_CARD=fixed EMULATED_LAUNCH=early EMULATED_FENCES=lost|matrix_host 90
 red: tiles that ask for more room than a card has are found|1|EMULATED_SHARED=80000|matrix_host 13
 red: draws that ask for more room than a card has are found|1|FAKE_ROOM=90 FAKE_MAJOR=8|cuda_ops_host draws
 END

@@ -59,22 +59,28 @@ static void must(cudaError_t error, const char *what)
 #ifdef CUDA_EMULATION
 static inline void *rig_device(size_t bytes)
 {
-    return aligned_alloc(256, (bytes + 511) / 256 * 256);
+    void *p = aligned_alloc(256, (bytes + 511) / 256 * 256);
+    early_add(p, (bytes + 511) / 256 * 256);
+    return p;
 }
 static inline void rig_free(void *p)
 {
+    early_drop(p);
     free(p);
 }
 static inline void rig_copy(void *to, const void *from, size_t bytes)
 {
+    early_settle();
     memcpy(to, from, bytes);
 }
 static inline void rig_fill(void *to, int byte, size_t bytes)
 {
+    early_settle();
     memset(to, byte, bytes);
 }
 static inline void rig_finish(const char *)
 {
+    early_settle();
 }
 #else
 static inline void *rig_device(size_t bytes)

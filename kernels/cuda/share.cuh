@@ -36,7 +36,7 @@ template <class CODE, int FORM, int BEFORE> __device__ __forceinline__ void shar
 // The same as a function of its own, so that each encoding of a mixed launch has the registers it needs.
 template <class CODE, int FORM> __device__ __noinline__ void share_call(share *s)
 {
-    share_form<CODE, FORM, false>(s);
+    share_form<CODE, FORM, BEFORE_NOTHING>(s);
 }
 
 // Kernels are made for one encoding (CODE), for two, or, with code_mixed, for whatever the weight says.
