@@ -25,12 +25,17 @@ B          ?= build$(if $(SANITIZE),/sanitize)
 # A list has spaces or commas between its parts, and what is in it twice counts once.
 COMMA      := ,
 listed      = $(sort $(subst $(COMMA), ,$(1)))
-# What rules and commands are made of.
-ifneq ($(shell case '$(subst ','\'',$(NAME))' in ('' | packer | *[!A-Za-z0-9._-]* | [.-]*) echo unfit;; esac),)
-$(error NAME=$(NAME): a name of letters, digits, ., _ and - is expected, and not packer)
+# What rules and commands are made of: no shell reads more in it than a word. $(call unfit,VALUE,PATTERNS) is empty where none fits.
+unfit       = $(shell case '$(subst ','\'',$(1))' in ($(2)) echo unfit;; esac)
+$(foreach word,MODEL RECIPE,$(if $(call unfit,$($(word)),*[!A-Za-z0-9._-]* | [.-]*), \
+    $(error $(word)=$($(word)): $(if $(filter MODEL,$(word)),a family such as flashnext,the name of encodings such as nvfp4-modelopt) is expected)))
+ifneq ($(call unfit,$(NAME),'' | packer | *[!A-Za-z0-9._-]* | [.-]*),)
+$(error $(if $(filter file,$(origin NAME)),MODEL=$(MODEL) without NAME: a family such as flashnext$(COMMA) or a NAME beside it$(COMMA) is expected,NAME=$(NAME): a name of letters, digits, ., _ and - is expected, and not packer))
 endif
 $(foreach path,CHECKPOINT TOKENIZER DRAFT_VOCAB B DESTDIR PREFIX,$(if $(word 2,$($(path))), \
-    $(error $(path)=$($(path)): make cannot have spaces in it; give a path without, such as that of a link)))
+    $(error $(path)=$($(path)): make cannot have spaces in it; give a path without, such as that of a link))$(if \
+    $(if $($(path)),$(shell printf %s '$(subst ','\'',$($(path)))' | LC_ALL=C tr -d '\200-\377A-Za-z0-9._/+@%$(COMMA):=^~-'))$(filter -%,$($(path))), \
+    $(error $(path)=$($(path)): the shell reads more than a name in it; give a path of letters and digits, such as that of a link)))
 $(foreach number,LANES WINDOW CHUNK,$(if $(shell case '$(subst ','\'',$($(number)))' in ('' | *[!0-9]*) echo unfit;; esac), \
     $(error $(number)=$($(number)): a number is expected)))
 ifneq ($(words $(TARGET) $(filter cpu cuda,$(TARGET))),2)

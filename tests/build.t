@@ -37,8 +37,24 @@ done
 ok $? "nothing was made"
 
 for name in "" packer "a b" a/b ../x "x;y" .x -x "it's" 'a$$b' é; do refused "NAME=${name//\$\$/$}: a name of letters, digits, ., _ and - is expected" NAME="$name"; done
-refused "NAME=: a name" MODEL= CHECKPOINT=models/embedded
+refused "NAME=: a name" NAME= CHECKPOINT=models/embedded
+refused "MODEL= without NAME: a family such as flashnext, or a NAME beside it" MODEL= CHECKPOINT=models/embedded
+refused "MODEL=packer without NAME: a family" MODEL=packer
+for name in "a b" a/b "x;y" "it's" -x é; do
+    refused "MODEL=$name: a family such as flashnext is expected" MODEL="$name"
+    refused "MODEL=$name: a family such as flashnext is expected" MODEL="$name" NAME=x
+    refused "RECIPE=$name: the name of encodings such as nvfp4-modelopt is expected" RECIPE="$name"
+done
+dry MODEL= NAME=x CHECKPOINT=models/embedded && [ ! -s "$err" ]
+ok $? "a NAME alone, whose family is the checkpoint's"
 for path in CHECKPOINT TOKENIZER DRAFT_VOCAB DESTDIR PREFIX; do refused "$path=/tmp/a b: make cannot have spaces in it" "$path=/tmp/a b"; done
+for path in CHECKPOINT TOKENIZER DRAFT_VOCAB DESTDIR PREFIX; do
+    for value in "/tmp/a;b" "/tmp/a(1)" "/tmp/it's" "/tmp/\"a" "/tmp/a*" "/tmp/[a]" "/tmp/a&b" "/tmp/\`id\`" -a; do
+        refused "$path=$value: the shell reads more than a name in it" "$path=$value"
+    done
+done
+dry CHECKPOINT=/tmp/日本/é~+@,:=^_.-9 && [ ! -s "$err" ]
+ok $? "a path of letters of any language"
 dry NAME=a.B-c_1 && [ ! -s "$err" ]
 ok $? "a name of all that it may have"
 refused "TARGET=gpu: cpu or cuda is expected" TARGET=gpu
