@@ -26,6 +26,12 @@ usage: lua5.4 gen/main.lua --checkpoint DIR --out DIR [options]
 
 local FAMILIES <const> = { "flashnext", "qwen3_5", "qwen3_5_moe", "qwen3_next", "nemotron_h" }
 
+-- An option as people write it: make's variable, and the generator's own.
+local function spelled(key)
+    local variable <const> = key:upper():gsub("%-", "_")
+    return ("%s (--%s)"):format(variable, key)
+end
+
 local function options()
     local o = { lanes = 4, window = 6, chunk = 256, target = "cpu" }
     local flags = { embed = true, ["no-fuse"] = true, help = true }
@@ -39,10 +45,10 @@ local function options()
         elseif known[key or ""] then
             i = i + 1
             local v = arg[i]
-            if not v or v == "" then fail("--%s: a value is missing", key) end
+            if not v or v == "" then fail("%s: a value is missing", spelled(key)) end
             if known[key] == 2 then
                 v = math.tointeger(tonumber(v))
-                if not v then fail("--%s: a whole number is expected, found %s", key, arg[i]) end
+                if not v then fail("%s: a whole number is expected, found %s", spelled(key), arg[i]) end
             end
             o[key] = v
         else
@@ -54,7 +60,7 @@ local function options()
 end
 
 local function range(name, v, low, high)
-    if v < low or v > high then fail("--%s: from %d to %d is expected, found %d", name, low, high, v) end
+    if v < low or v > high then fail("%s: from %d to %d is expected, found %d", spelled(name), low, high, v) end
 end
 
 -- Family descriptions that exist in this tree.
@@ -123,7 +129,7 @@ local function run()
     range("lanes", o.lanes, 1, 8)
     range("window", o.window, 1, 16)
     range("chunk", o.chunk, 16, 8192)
-    if o.target ~= "cpu" and o.target ~= "cuda" then fail("--target: cpu or cuda is expected, found %s", o.target) end
+    if o.target ~= "cpu" and o.target ~= "cuda" then fail("TARGET (--target): cpu or cuda is expected, found %s", o.target) end
     if not o.checkpoint or not o.out then fail("--checkpoint and --out are needed; see --help") end
 
     local config = require "config"
