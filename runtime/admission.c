@@ -21,6 +21,16 @@ int engine_longest(const struct engine *e)
     return held < e->context ? (int)held : e->context;
 }
 
+// A state's pages are within the cache's budget, and its page and run of its own are claimed beside those that its stream holds.
+int engine_longest_kept(const struct engine *e)
+{
+    const int64_t page = e->options.page, own = 1 + (int64_t)e->plan.run_pages,
+                  budget = ((int64_t)e->sizes.cache_pages - e->plan.run_pages) * page,
+                  beside = ((int64_t)e->pages.count - own - e->plan.run_pages) * page - model.window - 1,
+                  held = budget < beside ? budget : beside;
+    return held < 1 ? 0 : held < e->context ? (int)held : e->context;
+}
+
 bool engine_too_long(const struct engine *e, const char *what, int64_t positions, struct error *error)
 {
     const int64_t need =

@@ -212,6 +212,23 @@ static void warn_pool(const struct engine *engine, const struct settings *s)
             (long long)s->pool_pages, longest, engine_context(engine));
 }
 
+// Prompts whose states can never be kept are read from the beginning each time; whoever turned the cache off knows that.
+static void warn_cache(const struct engine *engine, const struct settings *s)
+{
+    const int kept = engine_longest_kept(engine), longest = engine_longest(engine);
+    if ((settings_given(s, FLAG_CACHE_GIB) && s->cache_gib == 0) || kept >= longest)
+        return;
+    if (kept)
+        fprintf(
+            stderr,
+            "the prompt cache keeps states of up to %d positions: longer prompts, of up to %d, are read from there on "
+            "each time; raise --prompt-cache-gib or --pool-pages\n",
+            kept, longest);
+    else
+        fprintf(stderr, "the prompt cache has no room for one state: every prompt is read from its beginning; raise "
+                        "--prompt-cache-gib or --pool-pages, or lower --context or --parallel\n");
+}
+
 static struct engine_options read_engine(const struct settings *s)
 {
     struct engine_options options = cli_engine_options(s);
@@ -253,6 +270,7 @@ static int serve_run(const struct settings *settings, struct error *error)
         if (!settings->quiet) {
             fit_print(&fit);
             warn_pool(engine, settings);
+            warn_cache(engine, settings);
         }
         warn_open(settings);
         announce(settings, server);

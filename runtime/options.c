@@ -77,7 +77,7 @@ static const struct flag_row rows[FLAG_COUNT] = {
     [FLAG_WEIGHTS]      = CHOICE("--weights", weights, "file|synthetic", "synthetic: generated weights, no file is read"),
     [FLAG_NO_DRAFTS]    = SWITCH("--no-drafts", no_drafts, "one token a round; replies are the same"),
     [FLAG_EAGER]        = SWITCH("--eager", eager, "no captured graphs; results are the same. So does GRAPHS=off in the environment"),
-    [FLAG_POOL_PAGES]   = INTEGER("--pool-pages", pool_pages, "N", 0, MANY, "pages of the cache; 0: every lane can hold a whole context, or what the card has room for"),
+    [FLAG_POOL_PAGES]   = INTEGER("--pool-pages", pool_pages, "N", 0, MANY, "pages of the streams; 0: every lane can hold a whole context, or what the card has room for. The prompt cache's come on top"),
     [FLAG_ROUND_ROWS]   = INTEGER("--round-rows", round_rows, "N", 0, 128, "most rows of a round; lanes over that take turns; 0: no limit"),
     [FLAG_SOLO_CHUNK]   = INTEGER("--solo-chunk", solo_chunk, "N", 0, 1 << 24, "prompt rows a pass while nothing decodes; 0: the most"),
     [FLAG_BUSY_CHUNK]   = INTEGER("--busy-chunk", busy_chunk, "N", 0, 1 << 24, "prompt rows a pass beside replies; 0: a quarter of the most, no more than 512"),

@@ -104,6 +104,21 @@ grep -q "\"max_model_len\":$longest," <<<"$models"
 ok $? "and that is the context that clients see"
 [ "$(grep -o '"id":"[a-z]*"' <<<"$models" | tr -d '\n')" = '"id":"one""id":"two"' ]
 ok $? "each name of the model is listed once"
+# serve_says FLAGS...: what serve has to say at its start.
+serve_says() {
+    "$binary" serve --port 0 "$@" >"$out" 2>"$err" &
+    served=$!
+    for _ in $(seq 300); do grep -q listening "$out" && break || sleep 0.1; done
+    kill $served && wait $served
+}
+serve_says --pool-pages "$least" && [ "$(grep -c '^the prompt cache keeps states of up to 128 positions: longer prompts' "$err")" = 1 ]
+ok $? "serve says once which prompts' states it can never keep"
+serve_says --parallel 1 --context 512 --pool-pages $((least + 6)) --prompt-cache-gib 0.01 && ! grep -q '^the prompt cache' "$err"
+ok $? "and nothing where it can keep those of all"
+serve_says --pool-pages "$least" --prompt-cache-gib 0 && ! grep -q '^the prompt cache' "$err"
+ok $? "nor where there is no prompt cache"
+run serve --help && grep -q -- "--pool-pages.*cache's come on top" "$out"
+ok $? "the help of --pool-pages says what comes on top"
 for flag in --name --alias; do
     for name in $'a\nb' $'a\tb' $'a\x7f' $'\xff' "$(printf 'a%.0s' {1..300})"; do
         bad "$flag: a name of 1 to 200 bytes" serve --port 0 --host 192.0.2.1 $flag "$name"
