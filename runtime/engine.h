@@ -123,8 +123,8 @@ const char *engine_isa(const struct engine *engine);
 int engine_threads(const struct engine *engine);
 int engine_context(const struct engine *engine);
 int engine_longest(const struct engine *engine); // positions of one stream: the context, or what the pool holds of it
-int engine_longest_kept(
-    const struct engine *engine); // positions of the longest prompt whose state can be kept; 0: none
+// Positions of the longest prompt whose state can be kept; 0: none.
+int engine_longest_kept(const struct engine *engine);
 // Fails: `what` takes more positions than one stream can have. Says which flag lacks and what it takes.
 bool engine_too_long(const struct engine *engine, const char *what, int64_t positions, struct error *error);
 int engine_chunk(const struct engine *engine); // most prompt rows a pass

@@ -60,6 +60,15 @@ static void heads(void)
     RAW("POST /tokenize HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 5000000\r\n\r\n", 413,
         "a client that asks whether it may send too much is answered at once");
     RAW("GET /%68ealth HTTP/1.1\r\nHost: t\r\n\r\n", 404, "paths are not decoded");
+    for (int count = 15; count <= 7000;
+         count = count * 3 - 1) { // from 400 or so on they were more than the library has memory for
+        char *at = request + sprintf(request, "GET /health?");
+        for (int i = 0; i < count; i++)
+            *at++ = 'a', *at++ = '&';
+        strcpy(at, " HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        raw(request, strlen(request), 200, "a path with many parameters is answered");
+    }
+    RAW("GET /health?a=?&b=??&?& HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n", 200, "so is one with odd ones");
     struct reply none = http_raw(port, "nonsense\r\n\r\n", 12);
     ok(none.closed && !none.raw.count, "nonsense is cut", none.raw.data);
     reply_free_all(&none);

@@ -18,6 +18,7 @@
 
 enum {
     POOL_BYTES = 24 << 10, // of a connection: its headers and a piece of its body
+    PARAMETERS_MOST = 16,  // behind the `?` of a path
     BLOCK_BYTES = 8 << 10, // most that a stream hands over at a time
     IDLE_SECONDS = 60,     // without a byte in either direction
     HEAD_SECONDS = 90,     // to send a request's head, also since the reply before
@@ -384,6 +385,19 @@ static size_t keep_as_sent(void *user, struct MHD_Connection *connection, char *
     return strlen(text);
 }
 
+// The library lists every parameter of a path in the connection's memory, and where that ends it says nothing more on the connection.
+// Nobody here reads more than one: the text, which is the library's own buffer, ends behind the first few.
+static void *cut_parameters(void *user, const char *uri, struct MHD_Connection *connection)
+{
+    (void)user, (void)connection;
+    char *at = strchr((char *)(uintptr_t)uri, '?');
+    for (int i = 0; at && i < PARAMETERS_MOST; i++)
+        at = strchr(at + 1, '&');
+    if (at)
+        *at = '\0';
+    return NULL; // no context yet
+}
+
 // ---- the listener ------------------------------------------------------------------------------------------------------------------
 
 // Every connection takes a descriptor; raises the limit as far as it goes.
@@ -453,12 +467,13 @@ bool http_open(struct server *s, struct error *error)
     const int fd = s->socket;
     if (listen(fd, 1024))
         return cannot_listen(s, error);
-    s->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
-                                 on_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                                 connections_most(), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_STRICT_FOR_CLIENT,
-                                 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION,
-                                 on_connection, s, MHD_OPTION_UNESCAPE_CALLBACK, keep_as_sent, NULL, MHD_OPTION_END);
+    s->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
+                         on_request, s, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, connections_most(),
+                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)POOL_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+                         s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_UNESCAPE_CALLBACK, keep_as_sent,
+                         NULL, MHD_OPTION_URI_LOG_CALLBACK, cut_parameters, NULL, MHD_OPTION_END);
     if (!s->daemon)
         return error_set(error, "the listener cannot be started: %s", strerror(errno));
     s->socket = -1; // the daemon's
