@@ -22,9 +22,10 @@ function M.compile(source, name, constants)
     return compiled
 end
 
--- constants(settings): the constants that transformers gives to a template, from the table of tokenizer_config.json.
+-- constants(settings): the constants that transformers gives to a template, from the table of tokenizer_config.json; none without one.
 function M.constants(settings)
     local result = {}
+    settings = settings or result
     for _, name in ipairs({ "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }) do
         local value = settings[name]
         if type(value) == "table" then value = value.content end

@@ -545,6 +545,12 @@ local function check_bad()
     ok(status == 2 and message:find("^pianola: .*chat_template.jinja: is not a file that can be read\n$"), "a folder in the place of a template",
         message)
     os.remove(good .. "/chat_template.jinja")
+    write.text(good .. "/chat_template.jinja", "{{ bos_token }}{% if x %}{% endif %}")
+    ok(generate(good, folder "whole") == 0, "a template without a tokenizer_config.json")
+    write.text(good .. "/chat_template.jinja", "{% if x %}")
+    status, message = generate(good, folder "whole")
+    ok(status == 2 and message:find("^pianola: [^\n]*chat_template.jinja[^\n]*\n$"), "a bad template without a tokenizer_config.json", message)
+    os.remove(good .. "/chat_template.jinja")
     for text, said in pairs { ['[{"name": "tools", "template": "x"}]'] = true, ['[{"name": "default", "template": null}]'] = true, ["7"] = true,
         ["null"] = false } do
         write.text(good .. "/tokenizer_config.json", '{"chat_template": ' .. text .. "}")
