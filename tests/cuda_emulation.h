@@ -291,6 +291,12 @@ template <typename T> static inline T atomicAdd(T *p, T v)
     *p += v;
     return old;
 }
+static inline uint32_t atomicOr(uint32_t *p, uint32_t v)
+{
+    const uint32_t old = *p;
+    *p |= v;
+    return old;
+}
 static inline float __uint_as_float(uint32_t u)
 {
     float f;

@@ -170,6 +170,7 @@ static void test_shape(int i)
 }
 
 #include "tests/cuda_matrix_bench.h"
+#include "tests/cuda_matrix_chosen.h"
 #include "tests/cuda_matrix_experts.h"
 #include "tests/cuda_matrix_gated.h"
 #include "tests/cuda_matrix_halves.h"
@@ -197,6 +198,7 @@ static const struct {
     {WORDS_ALONE, test_words},   // of nvfp4
     {92, test_before},           // a residual before a product
     {92, test_row_between},      // a row between two blocks
+    {91, test_chosen},           // which experts
     {93, test_halves},           // what E4M3 codes begin with
     {94, test_integers},         // hard rows
     {95, test_staged},           // x with the stages

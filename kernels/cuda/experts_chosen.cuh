@@ -9,29 +9,46 @@
 
 #include "kernels/cuda/ring.cuh"
 
+enum { CHOSEN_WORDS = 4, CHOSEN_SOON = 32 * CHOSEN_WORDS };
+
+// Whether so many (row, slot)s have a lane each. Those of one warp, and of more than four, are listed by one warp.
+__host__ __device__ __forceinline__ constexpr bool chosen_soon(int capacity)
+{
+    return capacity > 32 && capacity <= CHOSEN_SOON;
+}
+
 // first[i] of `count` experts is the lowest (row, slot) that chose it, and list[offset[i]] .. list[offset[i + 1] - 1]
 // are all that did.
 struct experts_chosen {
     int32_t *ids, *first, *list, *offset;
     int32_t *which, *rank; // of a (row, slot): its expert among those listed, and its place in that one's list
-    int32_t *place;        // of an expert: 0, or one more than its place among those listed
+    int32_t *warps;        // two numbers of each warp whose lanes have a (row, slot)
+    int32_t
+        *place; // of an expert: CHOSEN_WORDS words of who chose it; or 0, or one more than its place among those listed
     int32_t pairs, count;
 };
 
-// For `capacity` (row, slot)s.
+// For `capacity` (row, slot)s, in memory that begins at a multiple of 16 bytes.
 __device__ __forceinline__ experts_chosen chosen_view(int32_t *memory, int capacity, int pairs)
 {
     experts_chosen c = {memory, memory + capacity, memory + 2 * capacity, memory + 5 * capacity};
     c.which = memory + 3 * capacity;
     c.rank = memory + 4 * capacity;
-    c.place = c.offset + capacity + 1;
+    c.warps = memory + (6 * capacity + 4) / 4 * 4;
+    c.place = c.warps + 2 * CHOSEN_WORDS;
     c.pairs = pairs;
     return c;
 }
 
+// Numbers of `place`, which are cleared before lists are made.
+__host__ __device__ __forceinline__ constexpr int chosen_places(int capacity, int experts)
+{
+    return (chosen_soon(capacity) ? CHOSEN_WORDS : 1) * experts;
+}
+
 static constexpr int chosen_bytes(int capacity, int experts)
 {
-    return (6 * capacity + 1 + experts + 3) / 4 * 16;
+    return (6 * capacity + 4) / 4 * 16 + 8 * CHOSEN_WORDS + (chosen_places(capacity, experts) + 3) / 4 * 16;
 }
 
 // One warp: offset[i + 1] holds the count of expert i, and then where its list ends.
@@ -105,18 +122,116 @@ __device__ __forceinline__ void choose_one(const experts_chosen &c, int slots, i
         c.offset[i] = i;
 }
 
-// By all takers, when each has brought its part of the ids; what it wrote may be read after a barrier of the block.
-// Returns the count to warp 0.
-__device__ __forceinline__ int choose(const experts_chosen &c, int slots, int experts)
+// Some of the (row, slot)s that have a lane each.
+struct chosen_some {
+    uint32_t word[CHOSEN_WORDS];
+    __device__ __forceinline__ int lowest(void) const
+    {
+        int number = CHOSEN_SOON;
+#pragma unroll
+        for (int w = CHOSEN_WORDS - 1; w >= 0; w--)
+            number = word[w] ? 32 * w + __ffs((int)word[w]) - 1 : number;
+        return number;
+    }
+    __device__ __forceinline__ int before(int number) const // how many
+    {
+        int count = 0;
+#pragma unroll
+        for (int w = 0; w < CHOSEN_WORDS; w++) {
+            const int bits = number - 32 * w;
+            count += __popc(bits >= 32 ? word[w] : bits > 0 ? word[w] & ((1u << bits) - 1) : 0);
+        }
+        return count;
+    }
+};
+
+// By the warps whose lanes have a (row, slot) each, `words` of them, this one's i; sync(): a barrier of those. same: all that chose what
+// this lane's chose, if it is `valid`. An expert's list begins behind those of the experts before it: a prefix sum, bit by bit. Returns the count.
+template <class SYNC>
+__device__ __forceinline__ int choose_soon(const experts_chosen &c, const chosen_some &same, bool valid, int i,
+                                           int words, const SYNC &sync)
 {
+    const int lane = i & 31, first = valid ? same.lowest() : 0, size = same.before(CHOSEN_SOON);
+    const bool leads = valid && first == i;
+    const uint32_t leaders = __ballot_sync(0xffffffffu, leads);
+    int before = 0, all = 0;
+#pragma unroll
+    for (int bit = 0; CHOSEN_SOON >> bit; bit++) {
+        const uint32_t have = __ballot_sync(0xffffffffu, leads && (size >> bit & 1));
+        before += __popc(have & ((1u << lane) - 1)) << bit;
+        all += __popc(have) << bit;
+    }
+    if (leads)
+        c.which[i] = before; // within its warp
+    if (lane < 2)
+        c.warps[(i >> 5) * 2 + lane] = lane ? all : (int)leaders;
+    sync();
+    chosen_some lead = {};
+    int at = 0, listed = 0;
+#pragma unroll
+    for (int w = 0; w < CHOSEN_WORDS; w++) {
+        const int2 of = w < words ? ((const int2 *)c.warps)[w] : int2{0, 0};
+        lead.word[w] = (uint32_t)of.x;
+        at += w < first >> 5 ? of.y : 0;
+        listed += of.y;
+    }
+    const int count = lead.before(CHOSEN_SOON);
+    if (valid) {
+        at += c.which[first];
+        c.list[at + same.before(i)] = i;
+    }
+    if (leads) {
+        const int number = lead.before(i);
+        c.first[number] = i;
+        c.offset[number] = at;
+    }
+    if (i == 0)
+        c.offset[count] = listed;
+    return count;
+}
+
+// By `threads` threads, of which this is number i.
+__device__ __forceinline__ void choose_clear(const experts_chosen &c, int capacity, int experts, int i, int threads)
+{
+    for (int n = i; n < (chosen_places(capacity, experts) + 3) / 4; n += threads)
+        ((int4 *)c.place)[n] = int4{0, 0, 0, 0};
+}
+
+// The lists of (row, slot)s that have a lane each, by `words` warps, when `place` is cleared. This lane's is i, with the id `own`; sync(): a
+// barrier of those warps. Returns the count.
+template <class SYNC>
+__device__ __forceinline__ int choose_by_lanes(const experts_chosen &c, int own, int i, int words, int experts,
+                                               const SYNC &sync)
+{
+    const bool valid = i < c.pairs && own >= 0 && own < experts;
+    uint32_t *by = (uint32_t *)c.place + (valid ? own : 0) * CHOSEN_WORDS;
+    if (valid)
+        atomicOr(by + (i >> 5), 1u << (i & 31));
+    sync();
+    const uint4 all = valid ? *(const uint4 *)by : uint4{0, 0, 0, 0};
+    return choose_soon(c, {{all.x, all.y, all.z, all.w}}, valid, i, words, sync);
+}
+
+// The lists of c.pairs (row, slot)s of `capacity`, whose ids lie in memory: all that there is room for, since how many count may be on its
+// way. By all takers; what it wrote may be read after a barrier of the block. Returns the count to warp 0.
+__device__ __forceinline__ int choose(const experts_chosen &c, const int32_t *ids, int capacity, int slots, int experts)
+{
+    const int i = threadIdx.x, words = (capacity + 31) / 32, own = i < capacity ? __ldcg(ids + i) : -1;
+    const bool soon = chosen_soon(capacity);
+    if (soon)
+        choose_clear(c, capacity, experts, i, TAKERS);
+    for (int n = i; n < capacity; n += TAKERS)
+        c.ids[n] = n < TAKERS ? own : __ldcg(ids + n);
     if (c.pairs == slots) {
-        choose_one(c, slots, threadIdx.x);
+        choose_one(c, slots, i);
         return slots;
     }
-    for (int e = threadIdx.x; e < experts; e += TAKERS)
-        c.place[e] = 0;
+    if (!soon)
+        choose_clear(c, capacity, experts, i, TAKERS);
     some_wait(TAKERS);
-    return threadIdx.x < 32 ? choose_list(c, experts) : 0;
+    if (!soon)
+        return i < 32 ? choose_list(c, experts) : 0;
+    return i < 32 * words ? choose_by_lanes(c, own, i, words, experts, [&]() { some_wait(32 * words); }) : 0;
 }
 
 #endif
