@@ -279,6 +279,13 @@ __device__ __forceinline__ void some_wait(int threads)
 }
 #endif
 
+// Arrives with all lanes of the warp, together: ARRIVALS times.
+__device__ __forceinline__ void stage_arrive_warp(uint64_t *barrier)
+{
+    __syncwarp();
+    stage_arrive(barrier);
+}
+
 // A warpgroup has N registers a thread from here on, more or fewer than before; all four warps call it. Where that cannot
 // be, the compiler's share stays.
 template <int N> __device__ __forceinline__ void registers_more(void)

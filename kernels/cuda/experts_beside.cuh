@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
     c.count = c.pairs = slots;
     if (threadIdx.x == TAKERS) {
         sums_open(barriers, ADDERS);
-        stage_open(chosen, 1);
+        stage_open(chosen, ARRIVALS);
         ring_open((ring_barriers *)memory, plan.room.slots);
     }
     __syncthreads();
@@ -192,9 +192,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         beside_choose<SHAPE>(b.route, plan, live, c.ids, memory);
         choose_one(c, slots, lane);
         choose_one(c, slots, lane + 32);
-        __syncwarp();
-        if (lane == 0)
-            stage_arrive(chosen);
+        stage_arrive_warp(chosen);
         if (listed(live))
             experts_put(plan, c, gated, &ring, put);
     } else {

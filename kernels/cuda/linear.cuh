@@ -132,8 +132,8 @@ static_assert(sizeof(ring_barriers) + sizeof(sum_barriers) <= ROOM_FIXED, "a blo
 __device__ __forceinline__ void sums_open(sum_barriers *b, int adders)
 {
     for (int i = 0; i < SUM_SETS; i++) {
-        stage_open(b->made + i, WARPS);
-        stage_open(b->added + i, adders);
+        stage_open(b->made + i, WARPS * ARRIVALS);
+        stage_open(b->added + i, adders * ARRIVALS);
     }
 }
 
@@ -145,9 +145,7 @@ __device__ __forceinline__ void sums_begin(sum_barriers *b, int turn)
 }
 __device__ __forceinline__ void sums_end(sum_barriers *b, int turn)
 {
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        stage_arrive(b->made + turn % SUM_SETS);
+    stage_arrive_warp(b->made + turn % SUM_SETS);
 }
 
 // By a warp that adds: when the sums are there, and when it has done with them.
@@ -157,9 +155,7 @@ __device__ __forceinline__ void sums_take(sum_barriers *b, int turn)
 }
 __device__ __forceinline__ void sums_give(sum_barriers *b, int turn)
 {
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        stage_arrive(b->added + turn % SUM_SETS);
+    stage_arrive_warp(b->added + turn % SUM_SETS);
 }
 
 static inline bool room_plan_same(const room_plan &a, const room_plan &b)
