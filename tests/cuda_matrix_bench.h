@@ -3,7 +3,7 @@
 // Times the CUDA matrix kernels at the shapes of Flash Next, as chains of launches in a graph over so many weight sets
 // that the L2 cache holds none of them; figures against a read of memory measured in the same run. Arguments: decode,
 // prompt (both classes without), few: the products of prompts of few rows, with 512 and 2,048 beside, experts: those of
-// prompts, dense: the products of a dense model's prompts, or long: decode rows of long k (WINDOW_MOST in the environment: blocks of x
+// prompts, together: those of eight decode rows that share some, dense: the products of a dense model's prompts, or long: decode rows of long k (WINDOW_MOST in the environment: blocks of x
 // from which on it comes with the stages).
 
 #ifndef CUDA_MATRIX_BENCH_H
@@ -194,7 +194,9 @@ static void bench_linear(int encoding, int bits, int group, int n, int k, int ro
     put_back(0);
 }
 
-// `experts` experts, `slots` a row, all different while there are enough.
+static int bench_together; // slots of each row that have the experts of the first row
+
+// `experts` experts, `slots` a row, all different while there are enough, but for those of bench_together.
 static void bench_experts_of(int experts, int encoding, int bits, int group, int inner, int k, int rows, int slots,
                              int row_class, double ceiling)
 {
@@ -238,7 +240,7 @@ static void bench_experts_of(int experts, int encoding, int bits, int group, int
     int64_t active = (int64_t)rows * slots < EXPERTS ? (int64_t)rows * slots : EXPERTS;
     for (int i = chain - 1; i >= 0; i--) {
         for (int r = 0; r < rows * slots; r++)
-            ids[r] = (int)(((int64_t)r * 7 + i * 11 * slots) % EXPERTS);
+            ids[r] = (int)(((int64_t)(r % slots < bench_together ? r % slots : r) * 7 + i * 11 * slots) % EXPERTS);
         u[i] = u[0];
         d[i] = d[0];
         u[i].ids = d[i].ids = (const int32_t *)put(ids, (int64_t)rows * slots * 4);
@@ -261,6 +263,19 @@ static void bench_experts(int encoding, int bits, int group, int inner, int k, i
                           double ceiling)
 {
     bench_experts_of(512, encoding, bits, group, inner, k, rows, slots, row_class, ceiling);
+}
+
+// Experts of eight decode rows, some of which all rows have chosen.
+static void bench_experts_together(double ceiling)
+{
+    static const int some[] = {0, 1, 2, 5};
+    for (int together : some) {
+        bench_together = together;
+        printf("%d of slots of eight rows have the same expert:\n", together);
+        bench_experts(ENC_NVFP4, 4, 0, 640, 2560, 8, 10, CLASS_DECODE, ceiling);
+        bench_experts_of(256, ENC_AFFINE, 4, 64, 512, 2048, 8, 8, CLASS_DECODE, ceiling);
+    }
+    bench_together = 0;
 }
 
 // Experts of prompts: Flash Next's, and those of Qwen3.5-35B-A3B; of the numbers of rows given, or of some.
@@ -350,6 +365,10 @@ static int bench(int count, char **arguments)
     }
     if (count > 0 && strcmp(arguments[0], "long") == 0) {
         bench_long(count - 1, arguments + 1, ceiling);
+        return 0;
+    }
+    if (count > 0 && strcmp(arguments[0], "together") == 0) {
+        bench_experts_together(ceiling);
         return 0;
     }
     if (count > 0 && strcmp(arguments[0], "experts") == 0) {

@@ -11,13 +11,13 @@ enum { CHOSEN_MOST = 640, CHOSEN_OUT = 1 + 3 * CHOSEN_MOST + 1 };
 
 // out: the count, `first`, `offset`, the list.
 static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
-    chosen_kernel(const int32_t *ids, int pairs, int capacity, int slots, int experts, int32_t *out)
+    chosen_kernel(const int32_t *ids, int pairs, int capacity, int slots, int experts, int most, int32_t *out)
 {
     SHARED_ROOM(memory);
     __shared__ int count;
     const experts_chosen c = chosen_view((int32_t *)memory, capacity, pairs);
     if (threadIdx.x < TAKERS) {
-        const int chosen = choose(c, ids, capacity, slots, experts);
+        const int chosen = choose(c, ids, capacity, slots, experts, most);
         if (threadIdx.x == 0)
             count = chosen;
     }
@@ -33,28 +33,30 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1)
         out[2 + 2 * CHOSEN_MOST + i] = c.list[i];
 }
 
-// The same, one after the other: experts in the order of their first (row, slot).
-static void chosen_plainly(const int32_t *ids, int pairs, int experts, int32_t *out)
+// The same, one after the other: experts in the order of their first (row, slot), up to `most` (row, slot)s in a list.
+static void chosen_plainly(const int32_t *ids, int pairs, int experts, int most, int32_t *out)
 {
     int count = 0, at = 0;
     for (int i = 0; i < pairs; i++) {
-        bool first = ids[i] >= 0 && ids[i] < experts;
+        int before = 0, left = most;
         for (int j = 0; j < i; j++)
-            first = first && ids[j] != ids[i];
-        if (!first)
+            before += ids[j] == ids[i];
+        if (ids[i] < 0 || ids[i] >= experts || before % most)
             continue;
         out[1 + count] = i;
         out[1 + CHOSEN_MOST + count++] = at;
-        for (int j = i; j < pairs; j++)
-            if (ids[j] == ids[i])
+        for (int j = i; j < pairs && left > 0; j++)
+            if (ids[j] == ids[i]) {
                 out[2 + 2 * CHOSEN_MOST + at++] = j;
+                left--;
+            }
     }
     out[1 + CHOSEN_MOST + count] = at;
     out[0] = count;
 }
 
 // pairs of `capacity` (row, slot)s that choose among the first `among` of `experts`; what is beyond names an expert as well.
-static bool chosen_right(int pairs, int capacity, int slots, int experts, int among)
+static bool chosen_right(int pairs, int capacity, int slots, int experts, int most, int among)
 {
     static int32_t ids[CHOSEN_MOST], is[CHOSEN_OUT], want[CHOSEN_OUT];
     for (int i = 0; i < capacity; i++)
@@ -64,10 +66,10 @@ static bool chosen_right(int pairs, int capacity, int slots, int experts, int am
             ids[i] = (i * 5 + 1) % experts; // of one row: all different
     memset(is, 0, sizeof is);
     memset(want, 0, sizeof want);
-    chosen_plainly(ids, pairs, experts, want);
+    chosen_plainly(ids, pairs, experts, chosen_soon(capacity) ? most : CHOSEN_MOST, want);
     int32_t *out = (int32_t *)put(is, sizeof is);
     must(launch(0, dim3(1), dim3(BLOCK_THREADS), (size_t)chosen_bytes(capacity, experts), chosen_kernel,
-                (const int32_t *)put(ids, capacity * 4), pairs, capacity, slots, experts, out),
+                (const int32_t *)put(ids, capacity * 4), pairs, capacity, slots, experts, most, out),
          "chosen_kernel");
     rig_finish("chosen");
     rig_copy(is, out, sizeof is);
@@ -81,9 +83,10 @@ static void test_chosen(void)
     for (int capacity : capacities) {
         const int slots = capacity % 10 ? capacity % 8 ? 1 : 8 : 10;
         bool right = true;
-        for (int among : {1, 3, 61, 511})
-            for (int pairs : {0, slots, capacity / 2, capacity - slots, capacity})
-                right = right && chosen_right(pairs, capacity, slots, 511, among);
+        for (int most = 1; most <= EXPERT_TILE_ROWS; most *= 2)
+            for (int among : {1, 3, 61, 511})
+                for (int pairs : {0, slots, capacity / 2, capacity - slots, capacity})
+                    right = right && chosen_right(pairs, capacity, slots, 511, most, among);
         ok(right, "lists of experts: %d (row, slot)s", capacity);
     }
 }

@@ -2,14 +2,19 @@
 //
 // Which experts a launch has to do with, and for which rows: made by every block from the ids, in shared memory.
 //
-// Invariant: experts stand in the order of their first (row, slot), and an expert's (row, slot)s ascend.
+// Invariant: experts stand in the order of their first (row, slot), and an expert's (row, slot)s ascend. One that more (row, slot)s chose than
+// a tile has rows stands there several times where lists are made by a lane each, so that no block has twice the work of others.
 
 #ifndef EXPERTS_CHOSEN_CUH
 #define EXPERTS_CHOSEN_CUH
 
 #include "kernels/cuda/ring.cuh"
 
-enum { CHOSEN_WORDS = 4, CHOSEN_SOON = 32 * CHOSEN_WORDS };
+enum {
+    CHOSEN_WORDS = 4,
+    CHOSEN_SOON = 32 * CHOSEN_WORDS,
+    EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
+};
 
 // Whether so many (row, slot)s have a lane each. Those of one warp, and of more than four, are listed by one warp.
 __host__ __device__ __forceinline__ constexpr bool chosen_soon(int capacity)
@@ -133,6 +138,17 @@ struct chosen_some {
             number = word[w] ? 32 * w + __ffs((int)word[w]) - 1 : number;
         return number;
     }
+    // Without the `count` lowest.
+    __device__ __forceinline__ void drop(int count)
+    {
+#pragma unroll
+        for (int w = 0; w < CHOSEN_WORDS; w++) {
+            const int here = __popc(word[w]), gone = count < here ? count : here;
+            for (int n = 0; n < gone; n++)
+                word[w] &= word[w] - 1;
+            count -= gone;
+        }
+    }
     __device__ __forceinline__ int before(int number) const // how many
     {
         int count = 0;
@@ -146,17 +162,26 @@ struct chosen_some {
 };
 
 // By the warps whose lanes have a (row, slot) each, `words` of them, this one's i; sync(): a barrier of those. same: all that chose what
-// this lane's chose, if it is `valid`. An expert's list begins behind those of the experts before it: a prefix sum, bit by bit. Returns the count.
+// this lane's chose, if it is `valid`; `most` of them at a time, EXPERT_TILE_ROWS at most, stand together. A list begins behind those of the experts before it: a prefix
+// sum, bit by bit. Returns the count.
 template <class SYNC>
-__device__ __forceinline__ int choose_soon(const experts_chosen &c, const chosen_some &same, bool valid, int i,
+__device__ __forceinline__ int choose_soon(const experts_chosen &c, chosen_some same, bool valid, int most, int i,
                                            int words, const SYNC &sync)
 {
-    const int lane = i & 31, first = valid ? same.lowest() : 0, size = same.before(CHOSEN_SOON);
+    const int all_same = same.before(CHOSEN_SOON), lane = i & 31;
+    int rank = same.before(i), size = all_same < most ? all_same : most;
+    if (all_same > most) { // seldom
+        const int gone = rank / most * most;
+        same.drop(gone);
+        rank -= gone;
+        size = all_same - gone < most ? all_same - gone : most;
+    }
+    const int first = valid ? same.lowest() : 0;
     const bool leads = valid && first == i;
     const uint32_t leaders = __ballot_sync(0xffffffffu, leads);
     int before = 0, all = 0;
 #pragma unroll
-    for (int bit = 0; CHOSEN_SOON >> bit; bit++) {
+    for (int bit = 0; EXPERT_TILE_ROWS >> bit; bit++) {
         const uint32_t have = __ballot_sync(0xffffffffu, leads && (size >> bit & 1));
         before += __popc(have & ((1u << lane) - 1)) << bit;
         all += __popc(have) << bit;
@@ -178,7 +203,7 @@ __device__ __forceinline__ int choose_soon(const experts_chosen &c, const chosen
     const int count = lead.before(CHOSEN_SOON);
     if (valid) {
         at += c.which[first];
-        c.list[at + same.before(i)] = i;
+        c.list[at + rank] = i;
     }
     if (leads) {
         const int number = lead.before(i);
@@ -201,7 +226,7 @@ __device__ __forceinline__ void choose_clear(const experts_chosen &c, int capaci
 // barrier of those warps. Returns the count.
 template <class SYNC>
 __device__ __forceinline__ int choose_by_lanes(const experts_chosen &c, int own, int i, int words, int experts,
-                                               const SYNC &sync)
+                                               int most, const SYNC &sync)
 {
     const bool valid = i < c.pairs && own >= 0 && own < experts;
     uint32_t *by = (uint32_t *)c.place + (valid ? own : 0) * CHOSEN_WORDS;
@@ -209,12 +234,13 @@ __device__ __forceinline__ int choose_by_lanes(const experts_chosen &c, int own,
         atomicOr(by + (i >> 5), 1u << (i & 31));
     sync();
     const uint4 all = valid ? *(const uint4 *)by : uint4{0, 0, 0, 0};
-    return choose_soon(c, {{all.x, all.y, all.z, all.w}}, valid, i, words, sync);
+    return choose_soon(c, {{all.x, all.y, all.z, all.w}}, valid, most, i, words, sync);
 }
 
 // The lists of c.pairs (row, slot)s of `capacity`, whose ids lie in memory: all that there is room for, since how many count may be on its
-// way. By all takers; what it wrote may be read after a barrier of the block. Returns the count to warp 0.
-__device__ __forceinline__ int choose(const experts_chosen &c, const int32_t *ids, int capacity, int slots, int experts)
+// way. By all takers; what it wrote may be read after a barrier of the block. most: rows of a tile. Returns the count to warp 0.
+__device__ __forceinline__ int choose(const experts_chosen &c, const int32_t *ids, int capacity, int slots, int experts,
+                                      int most)
 {
     const int i = threadIdx.x, words = (capacity + 31) / 32, own = i < capacity ? __ldcg(ids + i) : -1;
     const bool soon = chosen_soon(capacity);
@@ -231,7 +257,7 @@ __device__ __forceinline__ int choose(const experts_chosen &c, const int32_t *id
     some_wait(TAKERS);
     if (!soon)
         return i < 32 ? choose_list(c, experts) : 0;
-    return i < 32 * words ? choose_by_lanes(c, own, i, words, experts, [&]() { some_wait(32 * words); }) : 0;
+    return i < 32 * words ? choose_by_lanes(c, own, i, words, experts, most, [&]() { some_wait(32 * words); }) : 0;
 }
 
 #endif

@@ -193,7 +193,7 @@ experts_run(const experts_plan &plan, const int32_t *ids, int pairs, int slots, 
     experts_chosen c = chosen_view((int32_t *)room_extra(plan.room, memory), capacity, pairs);
     sum_barriers *barriers = (sum_barriers *)(memory + sizeof(ring_barriers));
     if (threadIdx.x < TAKERS) {
-        const int chosen = choose(c, ids, capacity, slots, experts);
+        const int chosen = choose(c, ids, capacity, slots, experts, 1 << plan.room.shift);
         if (threadIdx.x == 0)
             count = chosen;
     } else if (threadIdx.x == TAKERS) {

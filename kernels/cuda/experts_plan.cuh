@@ -12,8 +12,6 @@
 #include "kernels/cuda/linear_plan.cuh"
 #include "kernels/cuda/shape.cuh"
 
-enum { EXPERT_TILE_ROWS = 4 }; // rows of a tile at most: an expert is seldom chosen by more
-
 struct experts_plan {
     room_plan room;
     int32_t splits, groups, pairs;       // warps of a pair; units of an expert; pairs of a unit

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The tests of the CUDA matrix kernels. Included by the top Makefile when it wants them, or alone: make -f kernels/cuda/test.mk TARGET
-#   build/cuda-test/matrix        needs a GPU to run; "matrix bench [decode|prompt|few|experts|dense|long [rows..]]" times
+#   build/cuda-test/matrix        needs a GPU to run; "matrix bench [decode|prompt|few|experts|together|dense|long [rows..]]" times
 #   build/cuda-test/matrix_host   the same tests of the same sources as coroutines on the host (tests/cuda_emulation.h)
 # COMMON=build/common links objects of a CPU build that are there and up to date (`make common`), instead of compiling them again.
 
