@@ -243,7 +243,7 @@ local function check_files()
     local found = faults(read(OUT .. "draft/shapes.cuh"), launched(OUT .. "draft"))
     tap.ok(found == "", "another number of lanes and rows: each launch is listed", found)
     local good, log = generate(from, "none", "--target metal")
-    tap.ok(not good and log == "pianola: --target: cpu or cuda is expected, found metal\n", "another target is refused", log)
+    tap.ok(not good and log == "pianola: TARGET (--target): cpu or cuda is expected, found metal\n", "another target is refused", log)
 end
 
 -- ---- steps by themselves -----------------------------------------------------------------------------------------------------------
