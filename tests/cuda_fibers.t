@@ -18,7 +18,7 @@ tell() { # 0: the check holds; name; log
     else
         failures=$((failures + 1))
         echo "not ok $count - $2"
-        grep -A 2 -E "^not ok|^Bail|rror" "$3" | head -12 | sed "s/^/#   /"
+        { grep -A 2 -E "^not ok|^Bail|rror" "$3" | head -12; tail -3 "$3"; } | sed "s/^/#   /" >&2
     fi
 }
 
@@ -111,7 +111,7 @@ timeout 120 env $setting build/cuda-test/$program >"$2/$1.log" 2>&1 </dev/null
 code=$?
 plan=$(sed -n 's/^1\.\.\([0-9]*\)$/\1/p' "$2/$1.log" | tail -1)
 [ $code = 0 ] && [ "${plan:-0}" -gt 0 ] && [ "$(grep -c '^ok ' "$2/$1.log")" = "$plan" ] && good=1 || good=0
-echo "# good $good" >>"$2/$1.log"
+printf '# exit code %s, %s checks planned\n# good %s\n' "$code" "${plan:-no}" "$good" >>"$2/$1.log"
 END
 lines=$(grep -c . "$out/list")
 seq "$lines" | xargs -P "$jobs" -I {} sh "$out/one" {} "$out"
