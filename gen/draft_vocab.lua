@@ -12,20 +12,21 @@ local fail = require "fail"
 local draft_vocab = {}
 
 local LEAST <const> = 16
+local OPTION <const> = "DRAFT_VOCAB (--draft-vocab)" -- as people write it
 
 local function ids_of(value, vocabulary)
     local count = math.tointeger(tonumber(value))
     local seen = {}
     if count then
         if count < LEAST or count > vocabulary then
-            fail("DRAFT_VOCAB (--draft-vocab): a number of ids from %d to %d, or a file of them, is expected, found %s", LEAST,
+            fail(OPTION .. ": a number of ids from %d to %d, or a file of them, is expected, found %s", LEAST,
                 vocabulary, value)
         end
         for id = 0, count - 1 do seen[id] = true end
         return seen
     end
     local f, message = io.open(value, "rb")
-    if not f then fail("DRAFT_VOCAB (--draft-vocab): a number of ids or a file of them is expected (%s)", message) end
+    if not f then fail(OPTION .. ": a number of ids or a file of them is expected (%s)", message) end
     local text = f:read("a")
     f:close()
     if not text then fail("%s: is not a file that can be read", value) end
@@ -43,7 +44,7 @@ function draft_vocab.read(value, vocabulary, end_tokens)
     local seen, list = ids_of(value, vocabulary), {}
     for _, id in ipairs(end_tokens) do seen[id] = true end
     for id in pairs(seen) do list[#list + 1] = id end
-    if #list < LEAST then fail("DRAFT_VOCAB (--draft-vocab): at least %d ids are expected, found %d", LEAST, #list) end
+    if #list < LEAST then fail(OPTION .. ": at least %d ids are expected, found %d", LEAST, #list) end
     table.sort(list)
     return #list < vocabulary and list or nil
 end

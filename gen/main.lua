@@ -26,8 +26,9 @@ usage: lua5.4 gen/main.lua --checkpoint DIR --out DIR [options]
 
 local FAMILIES <const> = { "flashnext", "qwen3_5", "qwen3_5_moe", "qwen3_next", "nemotron_h" }
 
--- An option as people write it: make's variable, and the generator's own.
+-- An option as people write it: make's variable, where there is one, and the generator's own.
 local function spelled(key)
+    if key == "out" then return "--out" end
     local variable <const> = key:upper():gsub("%-", "_")
     return ("%s (--%s)"):format(variable, key)
 end
@@ -129,7 +130,7 @@ local function run()
     range("lanes", o.lanes, 1, 8)
     range("window", o.window, 1, 16)
     range("chunk", o.chunk, 16, 8192)
-    if o.target ~= "cpu" and o.target ~= "cuda" then fail("TARGET (--target): cpu or cuda is expected, found %s", o.target) end
+    if o.target ~= "cpu" and o.target ~= "cuda" then fail("%s: cpu or cuda is expected, found %s", spelled("target"), o.target) end
     if not o.checkpoint or not o.out then fail("--checkpoint and --out are needed; see --help") end
 
     local config = require "config"

@@ -66,7 +66,7 @@ static bool chosen_right(int pairs, int capacity, int slots, int experts, int mo
             ids[i] = (i * 5 + 1) % experts; // of one row: all different
     memset(is, 0, sizeof is);
     memset(want, 0, sizeof want);
-    chosen_plainly(ids, pairs, experts, chosen_soon(capacity) ? most : CHOSEN_MOST, want);
+    chosen_plainly(ids, pairs, experts, chosen_by_lanes(capacity) ? most : CHOSEN_MOST, want);
     int32_t *out = (int32_t *)put(is, sizeof is);
     must(launch(0, dim3(1), dim3(BLOCK_THREADS), (size_t)chosen_bytes(capacity, experts), chosen_kernel,
                 (const int32_t *)put(ids, capacity * 4), pairs, capacity, slots, experts, most, out),

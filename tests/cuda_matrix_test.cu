@@ -196,9 +196,9 @@ static const struct {
 } groups[] = {
     {BESIDE_ALONE, test_beside}, // experts with choices beside them
     {WORDS_ALONE, test_words},   // of nvfp4
+    {91, test_chosen},           // which experts
     {92, test_before},           // a residual before a product
     {92, test_row_between},      // a row between two blocks
-    {91, test_chosen},           // which experts
     {93, test_halves},           // what E4M3 codes begin with
     {94, test_integers},         // hard rows
     {95, test_staged},           // x with the stages

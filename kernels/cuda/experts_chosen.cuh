@@ -12,24 +12,23 @@
 
 enum {
     CHOSEN_WORDS = 4,
-    CHOSEN_SOON = 32 * CHOSEN_WORDS,
+    CHOSEN_LANES = 32 * CHOSEN_WORDS,
     EXPERT_TILE_ROWS = 4, // rows of a tile at most: an expert is seldom chosen by more
 };
 
-// Whether so many (row, slot)s have a lane each. Those of one warp, and of more than four, are listed by one warp.
-__host__ __device__ __forceinline__ constexpr bool chosen_soon(int capacity)
+// Whether so many (row, slot)s are listed by a lane each; up to 32, and more than CHOSEN_LANES, are by one warp.
+__host__ __device__ __forceinline__ constexpr bool chosen_by_lanes(int capacity)
 {
-    return capacity > 32 && capacity <= CHOSEN_SOON;
+    return capacity > 32 && capacity <= CHOSEN_LANES;
 }
 
 // first[i] of `count` experts is the lowest (row, slot) that chose it, and list[offset[i]] .. list[offset[i + 1] - 1]
-// are all that did.
+// are all that did; one that stands here several times has as many of them each time as a tile has rows.
 struct experts_chosen {
     int32_t *ids, *first, *list, *offset;
     int32_t *which, *rank; // of a (row, slot): its expert among those listed, and its place in that one's list
     int32_t *warps;        // two numbers of each warp whose lanes have a (row, slot)
-    int32_t
-        *place; // of an expert: CHOSEN_WORDS words of who chose it; or 0, or one more than its place among those listed
+    int32_t *place; // of an expert: CHOSEN_WORDS words of who chose it, or (by one warp) 0 or one more than its place
     int32_t pairs, count;
 };
 
@@ -48,7 +47,7 @@ __device__ __forceinline__ experts_chosen chosen_view(int32_t *memory, int capac
 // Numbers of `place`, which are cleared before lists are made.
 __host__ __device__ __forceinline__ constexpr int chosen_places(int capacity, int experts)
 {
-    return (chosen_soon(capacity) ? CHOSEN_WORDS : 1) * experts;
+    return (chosen_by_lanes(capacity) ? CHOSEN_WORDS : 1) * experts;
 }
 
 static constexpr int chosen_bytes(int capacity, int experts)
@@ -132,7 +131,7 @@ struct chosen_some {
     uint32_t word[CHOSEN_WORDS];
     __device__ __forceinline__ int lowest(void) const
     {
-        int number = CHOSEN_SOON;
+        int number = CHOSEN_LANES;
 #pragma unroll
         for (int w = CHOSEN_WORDS - 1; w >= 0; w--)
             number = word[w] ? 32 * w + __ffs((int)word[w]) - 1 : number;
@@ -161,14 +160,26 @@ struct chosen_some {
     }
 };
 
-// By the warps whose lanes have a (row, slot) each, `words` of them, this one's i; sync(): a barrier of those. same: all that chose what
-// this lane's chose, if it is `valid`; `most` of them at a time, EXPERT_TILE_ROWS at most, stand together. A list begins behind those of the experts before it: a prefix
-// sum, bit by bit. Returns the count.
-template <class SYNC>
-__device__ __forceinline__ int choose_soon(const experts_chosen &c, chosen_some same, bool valid, int most, int i,
-                                           int words, const SYNC &sync)
+// By all takers.
+__device__ __forceinline__ void choose_clear(const experts_chosen &c, int capacity, int experts)
 {
-    const int all_same = same.before(CHOSEN_SOON), lane = i & 31;
+    for (int n = threadIdx.x; n < (chosen_places(capacity, experts) + 3) / 4; n += TAKERS)
+        ((int4 *)c.place)[n] = int4{0, 0, 0, 0};
+}
+
+// By a lane for each (row, slot), `words` warps, when `place` is cleared; own: its id. At most `most` that chose an expert, EXPERT_TILE_ROWS or
+// fewer, stand together; their list begins behind those of the experts before: a prefix sum, bit by bit. Returns the count.
+__device__ __forceinline__ int choose_by_lanes(const experts_chosen &c, int own, int words, int experts, int most)
+{
+    const int i = threadIdx.x, lane = i & 31;
+    const bool valid = i < c.pairs && own >= 0 && own < experts;
+    uint32_t *by = (uint32_t *)c.place + (valid ? own : 0) * CHOSEN_WORDS;
+    if (valid)
+        atomicOr(by + (i >> 5), 1u << lane);
+    some_wait(32 * words);
+    const uint4 all_by = valid ? *(const uint4 *)by : uint4{0, 0, 0, 0};
+    chosen_some same = {{all_by.x, all_by.y, all_by.z, all_by.w}};
+    const int all_same = same.before(CHOSEN_LANES);
     int rank = same.before(i), size = all_same < most ? all_same : most;
     if (all_same > most) { // seldom
         const int gone = rank / most * most;
@@ -190,7 +201,7 @@ __device__ __forceinline__ int choose_soon(const experts_chosen &c, chosen_some 
         c.which[i] = before; // within its warp
     if (lane < 2)
         c.warps[(i >> 5) * 2 + lane] = lane ? all : (int)leaders;
-    sync();
+    some_wait(32 * words);
     chosen_some lead = {};
     int at = 0, listed = 0;
 #pragma unroll
@@ -200,7 +211,7 @@ __device__ __forceinline__ int choose_soon(const experts_chosen &c, chosen_some 
         at += w < first >> 5 ? of.y : 0;
         listed += of.y;
     }
-    const int count = lead.before(CHOSEN_SOON);
+    const int count = lead.before(CHOSEN_LANES);
     if (valid) {
         at += c.which[first];
         c.list[at + rank] = i;
@@ -215,49 +226,27 @@ __device__ __forceinline__ int choose_soon(const experts_chosen &c, chosen_some 
     return count;
 }
 
-// By `threads` threads, of which this is number i.
-__device__ __forceinline__ void choose_clear(const experts_chosen &c, int capacity, int experts, int i, int threads)
-{
-    for (int n = i; n < (chosen_places(capacity, experts) + 3) / 4; n += threads)
-        ((int4 *)c.place)[n] = int4{0, 0, 0, 0};
-}
-
-// The lists of (row, slot)s that have a lane each, by `words` warps, when `place` is cleared. This lane's is i, with the id `own`; sync(): a
-// barrier of those warps. Returns the count.
-template <class SYNC>
-__device__ __forceinline__ int choose_by_lanes(const experts_chosen &c, int own, int i, int words, int experts,
-                                               int most, const SYNC &sync)
-{
-    const bool valid = i < c.pairs && own >= 0 && own < experts;
-    uint32_t *by = (uint32_t *)c.place + (valid ? own : 0) * CHOSEN_WORDS;
-    if (valid)
-        atomicOr(by + (i >> 5), 1u << (i & 31));
-    sync();
-    const uint4 all = valid ? *(const uint4 *)by : uint4{0, 0, 0, 0};
-    return choose_soon(c, {{all.x, all.y, all.z, all.w}}, valid, most, i, words, sync);
-}
-
 // The lists of c.pairs (row, slot)s of `capacity`, whose ids lie in memory: all that there is room for, since how many count may be on its
 // way. By all takers; what it wrote may be read after a barrier of the block. most: rows of a tile. Returns the count to warp 0.
 __device__ __forceinline__ int choose(const experts_chosen &c, const int32_t *ids, int capacity, int slots, int experts,
                                       int most)
 {
     const int i = threadIdx.x, words = (capacity + 31) / 32, own = i < capacity ? __ldcg(ids + i) : -1;
-    const bool soon = chosen_soon(capacity);
-    if (soon)
-        choose_clear(c, capacity, experts, i, TAKERS);
+    const bool by_lanes = chosen_by_lanes(capacity);
+    if (by_lanes) // while the ids are on their way
+        choose_clear(c, capacity, experts);
     for (int n = i; n < capacity; n += TAKERS)
         c.ids[n] = n < TAKERS ? own : __ldcg(ids + n);
     if (c.pairs == slots) {
         choose_one(c, slots, i);
         return slots;
     }
-    if (!soon)
-        choose_clear(c, capacity, experts, i, TAKERS);
+    if (!by_lanes)
+        choose_clear(c, capacity, experts);
     some_wait(TAKERS);
-    if (!soon)
+    if (!by_lanes)
         return i < 32 ? choose_list(c, experts) : 0;
-    return i < 32 * words ? choose_by_lanes(c, own, i, words, experts, most, [&]() { some_wait(32 * words); }) : 0;
+    return i < 32 * words ? choose_by_lanes(c, own, words, experts, most) : 0;
 }
 
 #endif
